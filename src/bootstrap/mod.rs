@@ -1,0 +1,1 @@
+//! How ranks find each other: unique ids, authenticated rendezvous, out-of-band exchange.

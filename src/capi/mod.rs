@@ -1,0 +1,1 @@
+//! The C ABI: one file per chapter of nccl.h. Every body runs inside `boundary`.

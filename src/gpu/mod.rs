@@ -1,0 +1,1 @@
+//! The CUDA driver: contexts, memory, streams, events, capture, launches.

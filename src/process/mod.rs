@@ -1,0 +1,3 @@
+//! What a process has once: the registry of handles, and the service thread.
+
+pub mod registry;

@@ -1,0 +1,1 @@
+//! What each rank and block does, as plain data.

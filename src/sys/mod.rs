@@ -1,0 +1,1 @@
+//! The operating system: memfd, fd passing, interfaces, affinity, clocks.
