@@ -1,1 +1,3 @@
 //! The CUDA driver: contexts, memory, streams, events, capture, launches.
+
+pub mod work;
