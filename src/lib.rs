@@ -10,6 +10,8 @@ pub mod enqueue;
 pub mod error;
 pub mod gpu;
 pub mod group;
+pub mod log;
+pub mod param;
 pub mod process;
 pub mod schedule;
 pub mod sys;
