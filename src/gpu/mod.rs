@@ -1,3 +1,4 @@
 //! The CUDA driver: contexts, memory, streams, events, capture, launches.
 
+pub mod layout;
 pub mod work;
