@@ -11,7 +11,7 @@ use std::sync::Arc;
 use super::types::*;
 use crate::comm::{self, Comm};
 use crate::error::{Code, Error, PROCESS_LAST_ERROR, Result};
-use crate::group;
+use crate::{group, log};
 
 /// Runs a call that has no communicator, or that reports on the communicator itself.
 pub(super) fn run(function: &'static str, body: impl FnOnce() -> Result<()>) -> ncclResult_t {
@@ -108,6 +108,10 @@ fn with_comm(
 }
 
 fn guarded<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
+    let body = || {
+        log::init();
+        body()
+    };
     // AssertUnwindSafe: locks of the core do not poison, and whatever a panic left half done is reported as an internal error.
     catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|panic| {
         Err(Error::internal(format!("a fault of the library (please report it): {}", panic_text(&*panic))))

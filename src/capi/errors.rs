@@ -2,10 +2,11 @@
 
 use std::ffi::c_char;
 
-use super::boundary::{self, handle, to_c, unfinished};
+use super::boundary::{self, handle, to_c};
 use super::types::*;
 use crate::comm;
 use crate::error::PROCESS_LAST_ERROR;
+use crate::log;
 
 /// The last failure as a sentence: the communicator's own where it had one, else the process's. Never NULL; empty before any failure.
 #[unsafe(no_mangle)]
@@ -43,7 +44,10 @@ pub unsafe extern "C" fn ncclResetDebugInit() {
 }
 
 unsafe fn reset_debug_init() {
-    boundary::run("ncclResetDebugInit", || Err(unfinished()));
+    boundary::run("ncclResetDebugInit", || {
+        log::reset();
+        Ok(())
+    });
 }
 
 // No twin and no place in the header: NCCL exports it by accident, and a program that found it there finds it here.

@@ -229,11 +229,9 @@ pub type ncclTeamRequirements_t = ncclTeamRequirements;
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub struct ncclDevCommRequirements {
-    /// Set by the initialiser.
+    /// Set by the initialiser, like the next two.
     pub size: usize,
-    /// Set by the initialiser.
     pub magic: c_uint,
-    /// Set by the initialiser.
     pub version: c_uint,
     pub resourceRequirementsList: *mut ncclDevResourceRequirements_t,
     pub teamRequirementsList: *mut ncclTeamRequirements_t,
@@ -268,11 +266,9 @@ pub type ncclDevCommRequirements_t = ncclDevCommRequirements;
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub struct ncclCommProperties {
-    /// Set by the initialiser.
+    /// Set by the initialiser, like the next two.
     pub size: usize,
-    /// Set by the initialiser.
     pub magic: c_uint,
-    /// Set by the initialiser.
     pub version: c_uint,
     pub rank: c_int,
     pub nRanks: c_int,

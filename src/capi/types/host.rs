@@ -33,11 +33,9 @@ pub struct ncclUniqueId {
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub struct ncclConfig_t {
-    /// Set by the initialiser.
+    /// Set by the initialiser, like the next two.
     pub size: usize,
-    /// Set by the initialiser.
     pub magic: c_uint,
-    /// Set by the initialiser.
     pub version: c_uint,
     /// 1: calls return when they are done; 0: they may return ncclInProgress.
     pub blocking: c_int,
@@ -99,11 +97,9 @@ pub struct ncclConfigExt_t {
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub struct ncclCollConfig_t {
-    /// Set by the initialiser.
+    /// Set by the initialiser, like the next two.
     pub size: usize,
-    /// Set by the initialiser.
     pub magic: c_uint,
-    /// Set by the initialiser.
     pub version: c_uint,
     pub ext: *mut ncclConfigExt_t,
     pub minCTAs: c_int,
@@ -125,11 +121,9 @@ pub struct ncclCollConfig_t {
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub struct ncclSimInfo_t {
-    /// Set by the initialiser.
+    /// Set by the initialiser, like the next two.
     pub size: usize,
-    /// Set by the initialiser.
     pub magic: c_uint,
-    /// Set by the initialiser.
     pub version: c_uint,
     /// Microseconds, negative where unknown.
     pub estimatedTime: f32,
@@ -151,11 +145,9 @@ pub struct ncclWaitSignalDesc_t {
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub struct ncclEncryptionConfig_t {
-    /// Set by the initialiser.
+    /// Set by the initialiser, like the next two.
     pub size: usize,
-    /// Set by the initialiser.
     pub magic: c_uint,
-    /// Set by the initialiser.
     pub version: c_uint,
     /// An ncclEncryptionMode_t.
     pub mode: c_int,
