@@ -191,8 +191,10 @@ impl Session<'_> {
                             Ok(()) => {}
                             Err(Failure::Unsupported(why)) => {
                                 let name = self.call_name(collective, *t, *op);
-                                println!("#   not supported: {name}");
-                                self.unsupported.push((name, why));
+                                if !self.unsupported.iter().any(|(known, _)| *known == name) {
+                                    println!("#   not supported: {name}");
+                                    self.unsupported.push((name, why));
+                                }
                                 break;
                             }
                             Err(Failure::Error(why)) => return Err(format!("{}: {why}", collective.name())),
@@ -250,12 +252,18 @@ impl Session<'_> {
     /// Times the call on each team in turns, then checks it.
     fn measure(&mut self, call: &str) -> Result<Vec<Sample>, Failure> {
         let o = self.options;
-        let rounds = if self.teams.len() == 2 { o.rounds } else { 1 };
+        let two = self.teams.len() == 2;
+        // Of two libraries, the one that has something to say is named.
+        let named = |team: &Team, failure: Failure| match failure {
+            _ if !two => failure,
+            Failure::Unsupported(why) => Failure::Unsupported(format!("{}: {why}", team.library.display())),
+            Failure::Error(why) => Failure::Error(format!("{}: {why}", team.library.display())),
+        };
         let mut times = vec![Vec::new(); self.teams.len()];
         let command = format!("time {} {} {} {call}", o.iterations, o.warmups, o.graph_launches);
-        for _ in 0..rounds {
+        for _ in 0..if two { o.rounds } else { 1 } {
             for (team, times) in self.teams.iter_mut().zip(&mut times) {
-                let answers = team.all(&command)?;
+                let answers = team.all(&command).map_err(|failure| named(team, failure))?;
                 let seconds: f64 = answers.iter().filter_map(|answer| answer.parse::<f64>().ok()).sum();
                 times.push(seconds / answers.len() as f64);
             }
@@ -266,9 +274,15 @@ impl Session<'_> {
             let mut wrong = None;
             if o.check {
                 self.seed += 1;
-                team.all(&format!("fill {} {call}", self.seed))?;
-                team.all(&format!("once {} {call}", o.graph_launches.min(1)))?;
-                let counts = team.all(&format!("check {} {call}", self.seed))?;
+                let steps = [
+                    format!("fill {} {call}", self.seed),
+                    format!("once {} {call}", o.graph_launches.min(1)),
+                    format!("check {} {call}", self.seed),
+                ];
+                let mut counts = Vec::new();
+                for step in &steps {
+                    counts = team.all(step).map_err(|failure| named(team, failure))?;
+                }
                 wrong = Some(counts.iter().filter_map(|count| count.parse::<u64>().ok()).sum());
             }
             samples.push(Sample { seconds: times[times.len() / 2], wrong });

@@ -6,7 +6,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::shell::{make_dir, read, root, symlink, write};
+use crate::shell::{copy, make_dir, read, root, symlink, write};
 use crate::{library, setup};
 
 pub fn run(args: &[String]) -> Result<(), String> {
@@ -75,12 +75,4 @@ pub fn version() -> Result<String, String> {
             .ok_or_else(|| format!("include/nccl.h does not define {name}"))
     };
     Ok(format!("{}.{}.{}", number("NCCL_MAJOR")?, number("NCCL_MINOR")?, number("NCCL_PATCH")?))
-}
-
-fn copy(from: &Path, to: &Path) -> Result<(), String> {
-    // Into a new file: overwriting a library in place would pull it from under the programs that run with it.
-    let part = to.with_extension(format!("part{}", std::process::id()));
-    fs::copy(from, &part)
-        .and_then(|_| fs::rename(&part, to))
-        .map_err(|e| format!("{} -> {}: {e}", from.display(), to.display()))
 }

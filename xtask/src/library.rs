@@ -26,6 +26,21 @@ pub fn build(release: bool) -> Result<PathBuf, String> {
     Ok(link)
 }
 
+/// The hash that the library's build script wrote for these sources.
+pub fn kernels_hash() -> Result<String, String> {
+    build(true)?;
+    let folder = target_dir().join("release/build");
+    let newest = std::fs::read_dir(&folder)
+        .map_err(|e| format!("{}: {e}", folder.display()))?
+        .filter_map(|entry| Some(entry.ok()?.path().join("out/images.rs")))
+        .filter_map(|path| Some((path.metadata().ok()?.modified().ok()?, path)))
+        .max()
+        .ok_or("no build of the library left an images.rs")?;
+    let text = read(&newest.1)?;
+    let value = text.split("KERNELS_SHA256: &str = \"").nth(1).and_then(|rest| rest.split('"').next());
+    value.map(str::to_string).ok_or_else(|| format!("{} names no hash", newest.1.display()))
+}
+
 /// Checks of the finished file; one line per check, `Err` for those that failed.
 pub fn checks(file: &Path) -> Vec<(&'static str, Result<String, String>)> {
     vec![

@@ -6,6 +6,7 @@
 #![allow(clippy::print_stdout, clippy::print_stderr)] // a command-line program
 
 mod bench;
+mod gpu;
 mod install;
 mod library;
 mod setup;
@@ -24,6 +25,8 @@ usage: cargo xtask COMMAND
                                 every test; the last line is `N passed, M failed`
   install --prefix DIR [--destdir DIR]
                                 library, headers, pkg-config and CMake files
+  gpu-tests [--bundle]          the checks that need GPUs; --bundle only puts all they need into target/gpu, to be carried
+                                to a GPU machine without Rust (there: target/gpu/xtask gpu-tests)
   setup                         only fetches and links what the others need";
 
 fn main() -> ExitCode {
@@ -37,6 +40,7 @@ fn main() -> ExitCode {
         "bench" => bench::run(rest),
         "test" => steps::run(rest),
         "install" => install::run(rest),
+        "gpu-tests" => gpu::run(rest),
         "setup" => setup::all(),
         "help" | "--help" | "-h" => {
             println!("{USAGE}");

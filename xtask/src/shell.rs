@@ -8,9 +8,10 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// The repository.
+/// The repository: where this program was built or, on another machine, the current folder.
 pub fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the repository").to_path_buf()
+    let built = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the repository");
+    if built.join("Cargo.toml").exists() { built.to_path_buf() } else { PathBuf::from(".") }
 }
 
 /// The target folder that this program itself was built into.
@@ -171,4 +172,12 @@ pub fn read(path: &Path) -> Result<String, String> {
 /// `write` with the path in the error.
 pub fn write(path: &Path, text: &str) -> Result<(), String> {
     std::fs::write(path, text).map_err(|e| format!("{}: {e}", path.display()))
+}
+
+/// Copies into a new file and renames it: overwriting a library in place would pull it from under those that run it.
+pub fn copy(from: &Path, to: &Path) -> Result<(), String> {
+    let part = to.with_extension(format!("part{}", std::process::id()));
+    std::fs::copy(from, &part)
+        .and_then(|_| std::fs::rename(&part, to))
+        .map_err(|e| format!("{} -> {}: {e}", from.display(), to.display()))
 }

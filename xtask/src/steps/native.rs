@@ -45,7 +45,7 @@ pub fn results() -> Result<Outcome, String> {
     if !dir.exists() {
         return Ok(Outcome::Skipped("there is no docs/results".into()));
     }
-    let hash = kernels_hash()?;
+    let hash = lib::kernels_hash()?;
     let mut stale = Vec::new();
     for entry in std::fs::read_dir(&dir).map_err(|e| format!("{}: {e}", dir.display()))? {
         let path = entry.map_err(|e| e.to_string())?.path();
@@ -65,21 +65,6 @@ pub fn results() -> Result<Outcome, String> {
             stale.len()
         )))
     }
-}
-
-/// The hash that the library's build script wrote for these sources.
-fn kernels_hash() -> Result<String, String> {
-    lib::build(true)?;
-    let build = target_dir().join("release/build");
-    let newest = std::fs::read_dir(&build)
-        .map_err(|e| format!("{}: {e}", build.display()))?
-        .filter_map(|entry| Some(entry.ok()?.path().join("out/images.rs")))
-        .filter_map(|path| Some((path.metadata().ok()?.modified().ok()?, path)))
-        .max()
-        .ok_or("no build of the library left an images.rs")?;
-    let text = read(&newest.1)?;
-    let value = text.split("KERNELS_SHA256: &str = \"").nth(1).and_then(|rest| rest.split('"').next());
-    value.map(str::to_string).ok_or_else(|| format!("{} names no hash", newest.1.display()))
 }
 
 pub fn library() -> Result<Outcome, String> {
