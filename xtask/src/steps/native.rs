@@ -154,14 +154,17 @@ pub fn ctests() -> Result<Outcome, String> {
     ctest.arg("--test-dir").arg(&build).args(["--output-on-failure", "--timeout", "120"]);
     on_emulator(&mut ctest, emulator);
     let out = tee(&mut ctest, BUILD)?;
-    // `100% tests passed, 0 tests failed out of 12` (a wording that newer versions keep).
-    let line = out.text.lines().rev().find(|line| line.contains(" failed out of ")).unwrap_or_default();
-    let total = line.rsplit(' ').next().and_then(|n| n.parse().ok()).unwrap_or(0);
-    let failed = number_before(line, " tests failed").max(number_before(line, " test failed"));
-    Ok(Outcome::Ran {
-        passed: total - failed.min(total),
-        failed: if out.ok { failed } else { failed.max(1) },
-    })
+    let (passed, failed) = count_ctest(&out.text);
+    Ok(Outcome::Ran { passed, failed: if out.ok && passed > 0 { failed } else { failed.max(1) } })
+}
+
+/// Counts the lines ` 1/4 Test #1: name ....   Passed    0.01 sec`; the closing line differs between versions.
+fn count_ctest(text: &str) -> (usize, usize) {
+    let ended =
+        text.lines().filter(|line| line.contains("/") && line.contains(" Test ") && line.contains(" sec"));
+    let (passed, failed): (Vec<_>, Vec<_>) =
+        ended.filter(|line| line.contains(": ")).partition(|line| line.contains(" Passed "));
+    (passed.len(), failed.len())
 }
 
 /// Programs that print what a driver does; the emulated one has to print what the real one did.
@@ -182,4 +185,17 @@ pub fn conformance() -> Result<Outcome, String> {
     let (passed, failed) =
         line.map_or((usize::from(out.ok), 0), |l| (number_before(l, " passed"), number_before(l, " failed")));
     Ok(Outcome::Ran { passed, failed: if out.ok { failed } else { failed.max(1) } })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_what_ctest_prints() {
+        let text = "    Start 1: a\n1/3 Test #1: a ....   Passed    0.01 sec\n2/3 Test  #2: b ....***Failed    0.20 sec\n\
+                    3/3 Test #3: c ....***Timeout 120.01 sec\nTotal Test time (real) =   0.02 sec\n";
+        assert_eq!(count_ctest(text), (1, 2));
+        assert_eq!(count_ctest("CMake Error: no tests"), (0, 0));
+    }
 }
