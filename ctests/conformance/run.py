@@ -1,0 +1,139 @@
+#!/usr/bin/env python3
+"""Builds and runs the driver conformance programs, and compares what they print with expected/.
+
+Each program prints what the CUDA driver does, without times and addresses. The files in expected/ come from a real
+driver, never from the emulated one: they are what the emulated driver has to imitate. `--update` rewrites them and
+therefore refuses to run on the emulated driver.
+
+  run.py                      compare, on the driver that the loader finds
+  run.py --driver DIR         the same with the libcuda.so.1 of this folder (target/emulator, say)
+  run.py --out DIR            also write each program's output to DIR
+  run.py --build DIR          only build the programs into DIR
+  run.py --programs-in DIR    run what --build put there, on a machine without a compiler
+  run.py --update             take the outputs as the expected ones (real driver only)
+  run.py capture vmm          only these programs
+
+Exit code 0: all outputs as expected; 1: some differ or have no expected output; 2: a program did not build or run.
+"""
+import argparse
+import difflib
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+HERE = pathlib.Path(__file__).resolve().parent
+CANNOT_RUN_HERE = 77
+TIME_LIMIT = 600
+
+
+def build(source, folder):
+    program = folder / source.stem
+    compiler = os.environ.get("CC", "cc")
+    command = [compiler, "-std=gnu11", "-O1", "-Wall", "-Wextra", "-Wno-cast-function-type", "-Wno-strict-prototypes",
+               str(source), "-o", str(program), "-ldl", "-lpthread"]
+    subprocess.run(command, check=True)
+    return program
+
+
+def driver_file(folder):
+    """The libcuda.so.1 that a program gets, with links resolved."""
+    probe = ("import ctypes; ctypes.CDLL('libcuda.so.1'); "
+             "print([l.split()[-1] for l in open('/proc/self/maps') if 'cuda' in l][0])")
+    found = subprocess.run([sys.executable, "-c", probe], env=environment(folder), capture_output=True, text=True)
+    return pathlib.Path(found.stdout.strip()).resolve().name if found.returncode == 0 else None
+
+
+def environment(folder):
+    variables = dict(os.environ)
+    # Lazy loading is what the programs are about; the application's own choice must not change the outputs.
+    variables.pop("CUDA_MODULE_LOADING", None)
+    if folder:
+        path = str(pathlib.Path(folder).resolve())
+        old = variables.get("LD_LIBRARY_PATH")
+        variables["LD_LIBRARY_PATH"] = f"{path}:{old}" if old else path
+    return variables
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("programs", nargs="*")
+    parser.add_argument("--driver", metavar="DIR")
+    parser.add_argument("--out", metavar="DIR", type=pathlib.Path)
+    parser.add_argument("--build", metavar="DIR", type=pathlib.Path)
+    parser.add_argument("--programs-in", metavar="DIR", type=pathlib.Path)
+    parser.add_argument("--update", action="store_true")
+    options = parser.parse_args()
+
+    sources = sorted(HERE.glob("*.c"))
+    if options.programs:
+        known = {source.stem: source for source in sources}
+        unknown = [name for name in options.programs if name not in known]
+        if unknown:
+            print(f"no such program: {', '.join(unknown)}; there are {', '.join(known)}", file=sys.stderr)
+            return 2
+        sources = [known[name] for name in options.programs]
+    if options.build:
+        options.build.mkdir(parents=True, exist_ok=True)
+        for source in sources:
+            build(source, options.build)
+        return 0
+    driver = driver_file(options.driver)
+    if driver is None:
+        print("no libcuda.so.1 found", file=sys.stderr)
+        return 2
+    if options.update and "emulator" in driver:
+        print(f"{driver} is the emulated driver: expected outputs come from a real one", file=sys.stderr)
+        return 2
+    for folder in [options.out, HERE / "expected" if options.update else None]:
+        if folder:
+            folder.mkdir(parents=True, exist_ok=True)
+
+    worst = 0
+    equal = differing = skipped = 0
+    with tempfile.TemporaryDirectory() as folder:
+        for source in sources:
+            name = source.stem
+            try:
+                program = options.programs_in / name if options.programs_in else build(source, pathlib.Path(folder))
+                run = subprocess.run([str(program)], env=environment(options.driver), stdout=subprocess.PIPE,
+                                     text=True, errors="replace", timeout=TIME_LIMIT)
+            except (OSError, subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
+                print(f"{name}: {error}")
+                worst = 2
+                continue
+            if options.out and run.returncode != CANNOT_RUN_HERE:
+                (options.out / f"{name}.txt").write_text(run.stdout)
+            if run.returncode == CANNOT_RUN_HERE:
+                print(f"{name}: cannot run on this machine")
+                skipped += 1
+                continue
+            if run.returncode != 0:
+                print(f"{name}: exit code {run.returncode}")
+                worst = 2
+                continue
+            expected = HERE / "expected" / f"{name}.txt"
+            if options.update:
+                expected.write_text(run.stdout)
+                print(f"{name}: taken")
+                continue
+            if not expected.exists():
+                print(f"{name}: no expected output yet")
+                differing += 1
+                continue
+            difference = list(difflib.unified_diff(expected.read_text().splitlines(), run.stdout.splitlines(),
+                                                   "expected", "found", lineterm=""))
+            if difference:
+                print(f"{name}: differs")
+                print("\n".join("  " + line for line in difference))
+                differing += 1
+            else:
+                print(f"{name}: as expected")
+                equal += 1
+    print(f"driver {driver}: {equal} as expected, {differing} not, {skipped} cannot run here")
+    return max(worst, 1 if differing else 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
