@@ -33,8 +33,8 @@ typedef struct CUevent_st *cudaEvent_t;
 #endif
 #endif
 
-/* The version that ncclGetVersion reports: the newest NCCL whose functions all work here. Later functions are declared below and
- * refuse until they are finished; docs/compatibility.md lists them. */
+/* The version that ncclGetVersion reports. Later functions are declared below as well; docs/compatibility.md says which functions are
+ * finished. */
 #define NCCL_MAJOR 2
 #define NCCL_MINOR 28
 #define NCCL_PATCH 9

@@ -10,8 +10,11 @@
 extern "C" {
 #endif // __cplusplus
 
-/* Product version, e.g. "0.1.0". */
+/* Version of OxCCL, such as "0.1.0". A program that does not find this function (dlsym) runs with another NCCL. */
 const char *oxcclVersion(void);
+
+/* The file from which this library was loaded; empty where the loader does not tell. */
+const char *oxcclLibraryPath(void);
 
 #ifdef __cplusplus
 }  // extern "C"

@@ -15,7 +15,7 @@ pub use device::*;
 pub use enums::*;
 pub use host::*;
 
-/// What `ncclGetVersion` reports: the newest NCCL whose functions all work here.
+/// What `ncclGetVersion` reports (docs/compatibility.md says why this and not [`API_VERSION`]).
 pub const REPORTED_VERSION: i32 = 22809;
 /// The NCCL whose functions and layouts this library knows. A struct's `version` may be newer still.
 pub const API_VERSION: u32 = 23203;

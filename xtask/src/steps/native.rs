@@ -160,8 +160,9 @@ pub fn ctests() -> Result<Outcome, String> {
 
 /// Counts the lines ` 1/4 Test #1: name ....   Passed    0.01 sec`; the closing line differs between versions.
 fn count_ctest(text: &str) -> (usize, usize) {
-    let ended =
-        text.lines().filter(|line| line.contains("/") && line.contains(" Test ") && line.contains(" sec"));
+    let ended = text.lines().filter(|line| {
+        line.contains("/") && line.contains(" Test ") && line.contains(" sec") && !line.contains("***Skipped")
+    });
     let (passed, failed): (Vec<_>, Vec<_>) =
         ended.filter(|line| line.contains(": ")).partition(|line| line.contains(" Passed "));
     (passed.len(), failed.len())
@@ -194,7 +195,7 @@ mod tests {
     #[test]
     fn counts_what_ctest_prints() {
         let text = "    Start 1: a\n1/3 Test #1: a ....   Passed    0.01 sec\n2/3 Test  #2: b ....***Failed    0.20 sec\n\
-                    3/3 Test #3: c ....***Timeout 120.01 sec\nTotal Test time (real) =   0.02 sec\n";
+                    3/4 Test #3: c ....***Timeout 120.01 sec\n4/4 Test #4: d ....***Skipped   0.00 sec\nTotal Test time (real) =   0.02 sec\n";
         assert_eq!(count_ctest(text), (1, 2));
         assert_eq!(count_ctest("CMake Error: no tests"), (0, 0));
     }

@@ -1,0 +1,2 @@
+// The same program in C++: one header serves both.
+#include "layout.c"
