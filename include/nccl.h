@@ -24,12 +24,15 @@ typedef struct CUstream_st *cudaStream_t;
 typedef struct CUevent_st *cudaEvent_t;
 #else
 #include <cuda_runtime.h>
+/* Programs rely on getting these too. An installation of the runtime alone lacks what they include. */
+#ifdef __has_include
+#if __has_include(<nv/target>)
 #include <cuda_fp16.h>
-#if CUDART_VERSION >= 11000
 #include <cuda_bf16.h>
-#endif
 #if defined(__cplusplus) && CUDART_VERSION >= 11080
 #include <cuda_fp8.h>
+#endif
+#endif
 #endif
 #endif
 

@@ -1,11 +1,12 @@
 //! What went wrong: ncclGetLastError, ncclCommGetAsyncError, and the log settings.
 
+use std::cell::Cell;
 use std::ffi::c_char;
 
 use super::boundary::{self, handle, to_c};
 use super::types::*;
 use crate::comm;
-use crate::error::PROCESS_LAST_ERROR;
+use crate::error::{LastError, PROCESS_LAST_ERROR};
 use crate::log;
 
 /// The last failure as a sentence: the communicator's own where it had one, else the process's. Never NULL; empty before any failure.
@@ -16,10 +17,23 @@ pub unsafe extern "C" fn ncclGetLastError(comm: ncclComm_t) -> *const c_char {
 
 unsafe fn get_last_error(comm: ncclComm_t) -> *const c_char {
     // A dead handle is no failure of this call: it must not overwrite the text that the caller asks for.
-    match comm::lookup(handle(comm)) {
-        Ok(comm) if !comm.last_error().get().is_empty() => comm.last_error().as_ptr(),
-        _ => PROCESS_LAST_ERROR.as_ptr(),
+    let own = comm::lookup(handle(comm)).map(|comm| comm.last_error().get()).unwrap_or_default();
+    if own.is_empty() {
+        return PROCESS_LAST_ERROR.as_ptr();
     }
+    // Programs keep the pointer, also beyond the communicator: its text is handed out as a copy that stays.
+    let copy = COPY.get().unwrap_or_else(|| {
+        let copy = Box::leak(Box::new(LastError::new()));
+        COPY.set(Some(copy));
+        copy
+    });
+    copy.set(&own);
+    copy.as_ptr()
+}
+
+thread_local! {
+    /// Where this thread reads communicators' texts; the next such call replaces it. Never freed: a caller may still look at it.
+    static COPY: Cell<Option<&'static LastError>> = const { Cell::new(None) };
 }
 
 /// State of a communicator: ncclSuccess, ncclInProgress, or the failure that ended its use. Any thread may ask at any time.
