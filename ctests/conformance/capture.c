@@ -87,7 +87,7 @@ static void on_the_captured_stream(void) {
   do {                                                                       \
     MUST(cuStreamBeginCapture(stream, CAPTURE_RELAXED));                      \
     MUST(cuEventRecord(event, stream));                                      \
-    TRY(call);                                                               \
+    try_result(#call, (call));                                               \
     say_status("then", stream);                                              \
     graph = (CUgraph)1;                                                      \
     CUresult ended = cuStreamEndCapture(stream, &graph);                     \
@@ -237,21 +237,21 @@ static void legacy_stream(void) {
   MUST(cuEventCreate(&event, EVENT_DISABLE_TIMING));
   CUgraph graph;
   uint32_t word = 0;
-#define WITH_CAPTURE(kind, stream, mode, call)           \
+#define WITH_CAPTURE(kind, stream, mode, text, call)     \
   do {                                                   \
     MUST(cuStreamBeginCapture(stream, mode));            \
     CUresult result = (call);                            \
     int status = -1;                                     \
     cuStreamIsCapturing(stream, &status);                \
     CUresult ended = cuStreamEndCapture(stream, &graph); \
-    say("%s, " #call ": %s, %s, end %s", kind, result_name(result), status_name(status), result_name(ended)); \
+    say("%s, %s: %s, %s, end %s", kind, text, result_name(result), status_name(status), result_name(ended)); \
     if (ended == 0) cuGraphDestroy(graph);               \
   } while (0)
 #define BOTH(call)                                                                  \
-  WITH_CAPTURE("blocking stream, global", blocking, CAPTURE_GLOBAL, call);          \
-  WITH_CAPTURE("blocking stream, relaxed", blocking, CAPTURE_RELAXED, call);        \
-  WITH_CAPTURE("non-blocking stream, global", other, CAPTURE_GLOBAL, call);         \
-  WITH_CAPTURE("non-blocking stream, relaxed", other, CAPTURE_RELAXED, call)
+  WITH_CAPTURE("blocking stream, global", blocking, CAPTURE_GLOBAL, #call, call);          \
+  WITH_CAPTURE("blocking stream, relaxed", blocking, CAPTURE_RELAXED, #call, call);        \
+  WITH_CAPTURE("non-blocking stream, global", other, CAPTURE_GLOBAL, #call, call);         \
+  WITH_CAPTURE("non-blocking stream, relaxed", other, CAPTURE_RELAXED, #call, call)
   BOTH(cuMemsetD8Async(memory, 1, 8, NULL));
   BOTH(cuMemsetD8Async(memory, 1, 8, STREAM_PER_THREAD));
   BOTH(cuMemsetD8(memory, 1, 8));
@@ -272,6 +272,7 @@ static void legacy_stream(void) {
 }
 
 static CUstream thread_stream;
+static CUdeviceptr thread_memory;
 static void* end_in_thread(void* context) {
   MUST(cuCtxSetCurrent(context));
   CUgraph graph;
@@ -280,8 +281,7 @@ static void* end_in_thread(void* context) {
 }
 static void* memset_in_thread(void* context) {
   MUST(cuCtxSetCurrent(context));
-  CUdeviceptr memory = device_memory(8);
-  TRY(cuMemsetD8Async(memory, 1, 8, thread_stream));
+  TRY(cuMemsetD8Async(thread_memory, 1, 8, thread_stream));
   return NULL;
 }
 
@@ -301,6 +301,7 @@ static void threads(void) {
   }
   // Work of another thread on a captured stream belongs to the capture.
   thread_stream = new_stream();
+  thread_memory = device_memory(8);
   MUST(cuStreamBeginCapture(thread_stream, CAPTURE_RELAXED));
   pthread_t thread;
   pthread_create(&thread, NULL, memset_in_thread, context);

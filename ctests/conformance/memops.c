@@ -40,7 +40,6 @@ static void conditions(void) {
   condition("EQ", WAIT_EQ, 6, 5, 5);
   condition("AND", WAIT_AND, 6, 2, 2);
   condition("AND", WAIT_AND, 4, 2, 2);
-  condition("AND", WAIT_AND, 0, 0, 0xffffffff);
   condition("NOR", WAIT_NOR, 0xfffffff0, 0xf, 0);
   condition("NOR", WAIT_NOR, 0xffffffff, 0, 0);
   condition("NOR", WAIT_NOR, 0xf0, 0xf, 0);

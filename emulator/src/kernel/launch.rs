@@ -1,8 +1,8 @@
 //! Launches: one OS thread per block, all at the same time.
 //!
-//! Block 0 runs on the calling thread, so that a launch of one block costs no hand-over. The others go to workers that
-//! wait for the next launch afterwards. There are as many workers as blocks have ever run at once: any limit could
-//! leave a block unstarted for which another one waits.
+//! The calling thread takes blocks as well, so that a launch of one block costs no hand-over. The others go to workers
+//! that wait for the next launch afterwards. There are as many workers as blocks have ever run at once, because blocks
+//! may wait for one another; only a grid that no GPU could hold at once runs with fewer than its blocks.
 
 use std::ffi::c_void;
 use std::sync::Arc;
@@ -12,6 +12,9 @@ use parking_lot::{Condvar, Mutex};
 
 use super::block::{self, End};
 use super::{Config, KernelFault, KernelInfo, log};
+
+/// Blocks of one launch that run at once: as many as the largest GPU holds (SMs times blocks per SM), and more.
+const MOST_AT_ONCE: u32 = 4096;
 
 /// What the blocks of one launch have in common.
 pub(super) struct Grid {
@@ -23,7 +26,9 @@ pub(super) struct Grid {
     pub(super) weak_memory: bool,
     failed: AtomicBool,
     fault: Mutex<Option<KernelFault>>,
-    /// Blocks on workers that have not ended.
+    /// The next block that nobody has taken.
+    next: AtomicU64,
+    /// Workers that may still take or run blocks.
     running: Mutex<u32>,
     ended: Condvar,
 }
@@ -64,7 +69,8 @@ pub(super) fn run(
         weak_memory: config.weak_memory,
         failed: AtomicBool::new(false),
         fault: Mutex::new(None),
-        running: Mutex::new(blocks.saturating_sub(1)),
+        next: AtomicU64::new(0),
+        running: Mutex::new(blocks.min(MOST_AT_ONCE).saturating_sub(1)),
         ended: Condvar::new(),
     };
     match blocks {
@@ -75,10 +81,10 @@ pub(super) fn run(
         }
         _ => {
             let grid = Arc::new(grid);
-            for id in 1..blocks {
-                Worker::start(Job { grid: Arc::clone(&grid), id });
+            for _ in 1..blocks.min(MOST_AT_ONCE) {
+                Worker::start(Job { grid: Arc::clone(&grid) });
             }
-            grid.run_block(0);
+            grid.run_blocks();
             yield_until(|| *grid.running.lock() == 0);
             let mut running = grid.running.lock();
             while *running > 0 {
@@ -106,6 +112,17 @@ impl Grid {
     pub(super) fn failed(&self) -> bool {
         // Relaxed: nothing is read on the strength of it.
         self.failed.load(Ordering::Relaxed)
+    }
+
+    /// Runs blocks until none is left, or one has failed.
+    fn run_blocks(&self) {
+        while !self.failed() {
+            // Relaxed: a block's number is all that is taken.
+            match u32::try_from(self.next.fetch_add(1, Ordering::Relaxed)) {
+                Ok(id) if id < self.blocks => self.run_block(id),
+                _ => return,
+            }
+        }
     }
 
     fn run_block(&self, id: u32) {
@@ -142,7 +159,6 @@ fn yield_until(done: impl Fn() -> bool) {
 
 struct Job {
     grid: Arc<Grid>,
-    id: u32,
 }
 
 /// A thread that runs blocks of launches, one at a time.
@@ -170,11 +186,12 @@ impl Worker {
             .stack_size(256 << 10)
             .spawn(move || thread.work());
         if let Err(error) = spawned {
-            // The block never ran: the launch fails, and its other blocks leave their spin loops.
+            // A block may never start: the launch fails, and the blocks that run leave their spin loops.
             let job = worker.job.lock().take().expect("nobody else knows this worker");
-            log(&format!("kernel {}, block {}: no thread: {error}", job.grid.info.name, job.id));
+            if !job.grid.failed.swap(true, Ordering::Relaxed) {
+                log(&format!("kernel {}: no thread for a block: {error}", job.grid.info.name));
+            }
             job.grid.fault.lock().get_or_insert(KernelFault::Trap);
-            job.grid.failed.store(true, Ordering::Relaxed);
             job.end();
         }
     }
@@ -190,7 +207,7 @@ impl Worker {
                 }
             };
             drop(slot);
-            job.grid.run_block(job.id);
+            job.grid.run_blocks();
             // Before the launch ends, so that the next one finds this worker.
             IDLE.lock().push(Arc::clone(&self));
             job.end();

@@ -41,7 +41,7 @@ fn unknown_kernels_are_not_found() {
 
 #[test]
 fn every_thread_of_every_block_runs() {
-    for (grid, threads) in [(1, 1), (1, 64), (7, 1), (5, 33), (2, 1024)] {
+    for (grid, threads) in [(1, 1), (1, 64), (7, 1), (5, 33), (2, 1024), (6000, 1)] {
         check_fill(&config(threads, 3, false), grid);
         check_fill(&config(threads, 3, true), grid);
     }
