@@ -119,7 +119,9 @@ fn peers() -> Peers {
         None | Some("all") => Peers::All,
         Some("none") => Peers::None,
         Some(rows) => Peers::Matrix(
-            rows.split(['/', ',']).map(|row| row.bytes().filter(|b| *b == b'0' || *b == b'1').map(|b| b == b'1').collect()).collect(),
+            rows.split(['/', ','])
+                .map(|row| row.bytes().filter(|b| *b == b'0' || *b == b'1').map(|b| b == b'1').collect())
+                .collect(),
         ),
     }
 }

@@ -167,7 +167,8 @@ fn primary(dev: CUdevice) -> Result<&'static Context> {
     // One lock around looking and making, so that two threads do not make two.
     static MAKING: Mutex<()> = Mutex::new(());
     let _guard = MAKING.lock();
-    let known = CONTEXTS.lock().iter().find(|context| context.primary && context.device.ordinal == dev).copied();
+    let known =
+        CONTEXTS.lock().iter().find(|context| context.primary && context.device.ordinal == dev).copied();
     Ok(known.unwrap_or_else(|| Context::make(device, true, 0)))
 }
 

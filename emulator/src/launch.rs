@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use crate::config;
 use crate::error::{
-    COOPERATIVE_LAUNCH_TOO_LARGE, INVALID_HANDLE, INVALID_VALUE, LAUNCH_OUT_OF_RESOURCES, NOT_SUPPORTED, Result,
+    COOPERATIVE_LAUNCH_TOO_LARGE, INVALID_HANDLE, INVALID_VALUE, LAUNCH_OUT_OF_RESOURCES, NOT_SUPPORTED,
+    Result,
 };
 use crate::module::{self, Function};
 use crate::stream;

@@ -136,7 +136,12 @@ fn load_library(out: Out<CUlibrary>, code: usize) -> Result {
 }
 
 /// The function of this name, made when it is first asked for.
-fn function(name: &str, context: Option<&'static Context>, module: CUmodule, library: CUlibrary) -> Result<CUfunction> {
+fn function(
+    name: &str,
+    context: Option<&'static Context>,
+    module: CUmodule,
+    library: CUlibrary,
+) -> Result<CUfunction> {
     let info = kernel::find(name).ok_or(NOT_FOUND)?;
     let same = |known: &Arc<Function>| {
         known.module == module && known.library == library && std::ptr::eq(known.info, info)
@@ -162,7 +167,8 @@ fn function(name: &str, context: Option<&'static Context>, module: CUmodule, lib
 fn module_of(library: CUlibrary) -> Result<Arc<Module>> {
     LIBRARIES.get(library)?;
     let context = context::current()?;
-    let known = MODULES.all().into_iter().find(|module| module.library == library && module.context.is(context));
+    let known =
+        MODULES.all().into_iter().find(|module| module.library == library && module.context.is(context));
     Ok(known.unwrap_or_else(|| MODULES.insert_with(|handle| Module { handle, context, library })))
 }
 

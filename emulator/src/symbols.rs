@@ -496,7 +496,9 @@ mod tests {
             for line in std::fs::read_to_string(&path).unwrap().lines() {
                 let line = line.strip_prefix("    ").unwrap_or("");
                 let line = line.strip_prefix("[any] ").unwrap_or(line);
-                let Some(rest) = line.strip_prefix("fn cu").filter(|rest| rest.starts_with(char::is_uppercase)) else {
+                let Some(rest) =
+                    line.strip_prefix("fn cu").filter(|rest| rest.starts_with(char::is_uppercase))
+                else {
                     continue;
                 };
                 let heads = rest.split('(').next().unwrap().split('/');
@@ -522,7 +524,10 @@ mod tests {
         assert_eq!(resolve("cuMemAlloc", 12080, false), Some(cuMemAlloc_v2 as *const c_void));
         assert_eq!(resolve("cuCtxCreate", 12080, false), Some(cuCtxCreate_v4 as *const c_void));
         assert_eq!(resolve("cuCtxCreate", 11000, false), Some(cuCtxCreate_v2 as *const c_void));
-        assert_eq!(resolve("cuStreamSynchronize", 12080, true), Some(cuStreamSynchronize_ptsz as *const c_void));
+        assert_eq!(
+            resolve("cuStreamSynchronize", 12080, true),
+            Some(cuStreamSynchronize_ptsz as *const c_void)
+        );
         assert_eq!(resolve("cuMemCreate", 12080, true), Some(cuMemCreate as *const c_void));
         assert_eq!(resolve("cuNothing", 12080, false), None);
     }

@@ -25,8 +25,15 @@ pub enum Work {
     Kernel(Launch),
     Copy(Copy),
     Set(Set),
-    Host { function: CUhostFn, data: Opaque },
-    Callback { function: CUstreamCallback, stream: CUstream, data: Opaque },
+    Host {
+        function: CUhostFn,
+        data: Opaque,
+    },
+    Callback {
+        function: CUstreamCallback,
+        stream: CUstream,
+        data: Opaque,
+    },
     MemOps(Arc<[MemOp]>),
     /// A graph inside a graph.
     Child(Arc<Graph>),
@@ -204,9 +211,7 @@ mod tests {
     fn waits_compare_as_the_driver_does() {
         let word = AtomicU32::new(5);
         let address = word.as_ptr() as u64;
-        let holds = |flags, value| {
-            MemOp { kind: MemOpKind::Wait32, address, value, flags }.holds().unwrap()
-        };
+        let holds = |flags, value| MemOp { kind: MemOpKind::Wait32, address, value, flags }.holds().unwrap();
         assert!(holds(0, 5) && holds(0, 4) && !holds(0, 6));
         assert!(holds(0, 0xffff_fff0), "a counter that wrapped is ahead");
         assert!(holds(1, 5) && !holds(1, 4));

@@ -39,8 +39,14 @@ impl Work {
 
 pub fn kernel_work(params: &CUkernelNodeParams) -> Result<Work> {
     let function = module::get(if params.func != 0 { params.func } else { params.kern })?;
-    let launch =
-        launch::prepare(function, params.grid, params.block, params.shared_bytes, params.params, params.extra)?;
+    let launch = launch::prepare(
+        function,
+        params.grid,
+        params.block,
+        params.shared_bytes,
+        params.params,
+        params.extra,
+    )?;
     Ok(Work::Kernel(launch))
 }
 
@@ -70,7 +76,8 @@ pub fn memop_work(params: &CUbatchMemOpNodeParams) -> Result<Work> {
 fn add(out: Out<CUgraphNode>, graph: CUgraph, after: In<CUgraphNode>, count: usize, work: Work) -> Result {
     out.check()?;
     let graph = get(graph)?;
-    let after = after.array(count)?.into_iter().map(|handle| graph.node(handle)).collect::<Result<Vec<_>>>()?;
+    let after =
+        after.array(count)?.into_iter().map(|handle| graph.node(handle)).collect::<Result<Vec<_>>>()?;
     out.set(graph.add(work, &after)?.handle)
 }
 
@@ -339,8 +346,19 @@ cu! {
 /// The graph in the language of Graphviz.
 fn dot(graph: &Graph) -> String {
     const NAMES: [&str; 13] = [
-        "KERNEL", "MEMCPY", "MEMSET", "HOST", "GRAPH", "EMPTY", "WAIT_EVENT", "EVENT_RECORD", "", "", "MEM_ALLOC",
-        "MEM_FREE", "BATCH_MEM_OP",
+        "KERNEL",
+        "MEMCPY",
+        "MEMSET",
+        "HOST",
+        "GRAPH",
+        "EMPTY",
+        "WAIT_EVENT",
+        "EVENT_RECORD",
+        "",
+        "",
+        "MEM_ALLOC",
+        "MEM_FREE",
+        "BATCH_MEM_OP",
     ];
     let inner = graph.inner.lock();
     let mut text = String::from("digraph {\n");

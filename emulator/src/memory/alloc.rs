@@ -74,7 +74,8 @@ fn make(device: &'static Device, size: u64) -> Result<(u64, DeviceMemory)> {
         offset
     };
     // From here on `Drop` undoes what was done.
-    let mut memory = DeviceMemory { area: None, device, file_offset, file_len: len, sync_memops: AtomicU64::new(0) };
+    let mut memory =
+        DeviceMemory { area: None, device, file_offset, file_len: len, sync_memops: AtomicU64::new(0) };
     let area = Area::reserve(len, PAGE, 0)?;
     area.place(0, len, arena.file.as_raw_fd(), file_offset, libc::PROT_READ | libc::PROT_WRITE)?;
     let start = area.start + (len - rounded);
@@ -92,7 +93,11 @@ pub fn poison(start: u64, size: u64) {
 }
 
 /// Allocates memory of a context's device.
-pub fn allocate(context: &'static Context, size: usize, wrap: impl FnOnce(DeviceMemory) -> Origin) -> Result<u64> {
+pub fn allocate(
+    context: &'static Context,
+    size: usize,
+    wrap: impl FnOnce(DeviceMemory) -> Origin,
+) -> Result<u64> {
     if size == 0 {
         return Err(INVALID_VALUE);
     }
@@ -197,7 +202,9 @@ cu! {
 /// Reads and sets the flag of an allocation.
 pub fn sync_memops(range: &Range) -> Option<&AtomicU64> {
     match &range.origin {
-        Origin::Device(memory) | Origin::Managed(memory) | Origin::Pool(memory, _) => Some(&memory.sync_memops),
+        Origin::Device(memory) | Origin::Managed(memory) | Origin::Pool(memory, _) => {
+            Some(&memory.sync_memops)
+        }
         _ => None,
     }
 }
@@ -205,5 +212,6 @@ pub fn sync_memops(range: &Range) -> Option<&AtomicU64> {
 /// Whether transfers of the memory at an address are to be synchronous.
 pub fn is_synchronous(address: u64) -> bool {
     // Relaxed: a setting.
-    super::find(address).is_some_and(|r| sync_memops(&r).is_some_and(|flag| flag.load(Ordering::Relaxed) != 0))
+    super::find(address)
+        .is_some_and(|r| sync_memops(&r).is_some_and(|flag| flag.load(Ordering::Relaxed) != 0))
 }

@@ -75,7 +75,7 @@ impl Copy {
 
     pub fn to_params(&self) -> CUmemcpy3D {
         const UNIFIED: u32 = 4;
-        let rows = |slice: u64, pitch: u64| if pitch == 0 { 0 } else { (slice / pitch) as usize };
+        let rows = |slice: u64, pitch: u64| slice.checked_div(pitch).unwrap_or(0) as usize;
         CUmemcpy3D {
             src_type: UNIFIED,
             src_device: self.src,
@@ -191,7 +191,8 @@ fn queue(stream: CUstream, mut copy: Copy, wait: bool) -> Result {
         capture::forbid_unsafe()?;
     }
     let (from, to) = copy.places()?;
-    let wait = wait || (!copy.is_empty() && (alloc::is_synchronous(copy.dst) || alloc::is_synchronous(copy.src)));
+    let wait =
+        wait || (!copy.is_empty() && (alloc::is_synchronous(copy.dst) || alloc::is_synchronous(copy.src)));
     let op = stream.submit_with(|state| {
         if let Some(capture) = &mut state.capture {
             if wait {
@@ -303,7 +304,8 @@ impl TryFrom<&CUmemcpy3D> for Copy {
         let dst = side(c.dst_type, c.dst_host, c.dst_device, 0)?;
         let or = |value: usize, default: usize| if value == 0 { default } else { value };
         let (src_pitch, dst_pitch) = (or(c.src_pitch, c.width), or(c.dst_pitch, c.width));
-        let (src_slice, dst_slice) = (src_pitch * or(c.src_height, c.height), dst_pitch * or(c.dst_height, c.height));
+        let (src_slice, dst_slice) =
+            (src_pitch * or(c.src_height, c.height), dst_pitch * or(c.dst_height, c.height));
         if src_pitch < c.width || dst_pitch < c.width {
             return Err(INVALID_VALUE);
         }

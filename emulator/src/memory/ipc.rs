@@ -107,7 +107,8 @@ impl Ticket {
 
     /// Opens the file that the handle names, if it is still the same file.
     pub fn open(&self) -> Result<OwnedFd> {
-        let path = std::ffi::CString::new(format!("/proc/{}/fd/{}", self.pid, self.fd)).map_err(|_| INVALID_HANDLE)?;
+        let path = std::ffi::CString::new(format!("/proc/{}/fd/{}", self.pid, self.fd))
+            .map_err(|_| INVALID_HANDLE)?;
         // SAFETY: the path ends with a zero byte.
         let fd = unsafe { libc::open(path.as_ptr(), libc::O_RDWR | libc::O_CLOEXEC) };
         if fd < 0 {
@@ -204,7 +205,8 @@ mod tests {
     #[test]
     fn a_handle_survives_packing() {
         let uuid = CUuuid { bytes: *b"0123456789abcdef" };
-        let ticket = Ticket { kind: MEMORY, skip: 512, pid: 7, fd: 5, inode: 1 << 40, offset: 4096, size: 100, uuid };
+        let ticket =
+            Ticket { kind: MEMORY, skip: 512, pid: 7, fd: 5, inode: 1 << 40, offset: 4096, size: 100, uuid };
         assert!(Ticket::unpack(&ticket.pack(), MEMORY).is_ok_and(|back| back == ticket));
         assert!(Ticket::unpack(&ticket.pack(), EVENT).is_err());
         assert!(Ticket::unpack(&CUipcHandle { reserved: [0; 64] }, MEMORY).is_err());

@@ -21,8 +21,10 @@ pub struct Area {
 impl Area {
     /// Reserves `size` bytes at a multiple of `alignment` (a power of two), at `hint` if that is free.
     pub fn reserve(size: u64, alignment: u64, hint: u64) -> Result<Area> {
-        let total = size.checked_add(alignment).and_then(|sum| sum.checked_add(2 * GUARD)).ok_or(OUT_OF_MEMORY)?;
-        let wanted = hint.checked_sub(GUARD).filter(|_| hint != 0 && hint.is_multiple_of(alignment)).unwrap_or(0);
+        let total =
+            size.checked_add(alignment).and_then(|sum| sum.checked_add(2 * GUARD)).ok_or(OUT_OF_MEMORY)?;
+        let wanted =
+            hint.checked_sub(GUARD).filter(|_| hint != 0 && hint.is_multiple_of(alignment)).unwrap_or(0);
         // SAFETY: without MAP_FIXED a new mapping replaces nothing.
         let base = unsafe {
             let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
@@ -53,7 +55,8 @@ pub fn place_file(address: u64, len: u64, fd: RawFd, file_offset: u64, protectio
     // SAFETY: the addresses lie in a reservation of ours, where only inaccessible pages are replaced.
     let mapped = unsafe {
         let flags = libc::MAP_SHARED | libc::MAP_FIXED;
-        let address = libc::mmap(address as *mut _, len as usize, protection, flags, fd, file_offset as libc::off_t);
+        let address =
+            libc::mmap(address as *mut _, len as usize, protection, flags, fd, file_offset as libc::off_t);
         if address != libc::MAP_FAILED {
             // A forked child cannot use the driver and must not keep the device's memory.
             libc::madvise(address, len as usize, libc::MADV_DONTFORK);

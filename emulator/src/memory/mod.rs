@@ -90,7 +90,8 @@ pub fn find(address: u64) -> Option<Arc<Range>> {
 /// Adds a range; fails if it overlaps another.
 pub fn insert(range: Range) -> Result<Arc<Range>> {
     let mut table = TABLE.write();
-    let overlaps = table.range(..range.end()).next_back().is_some_and(|(_, before)| before.end() > range.start);
+    let overlaps =
+        table.range(..range.end()).next_back().is_some_and(|(_, before)| before.end() > range.start);
     if overlaps {
         return Err(INVALID_VALUE);
     }
@@ -118,7 +119,8 @@ pub fn forget_context(context: &'static Context, idle: bool) {
     let gone: Vec<_> = {
         let mut table = TABLE.write();
         let of_context = |range: &Range| range.context.is_some_and(|owner| owner.is(context));
-        let starts: Vec<u64> = table.values().filter(|range| of_context(range)).map(|range| range.start).collect();
+        let starts: Vec<u64> =
+            table.values().filter(|range| of_context(range)).map(|range| range.start).collect();
         starts.iter().filter_map(|start| table.remove(start)).collect()
     };
     if !idle {

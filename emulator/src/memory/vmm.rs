@@ -19,7 +19,8 @@ use crate::device::{self, Device};
 use crate::error::{INVALID_DEVICE, INVALID_VALUE, NOT_SUPPORTED, OUT_OF_MEMORY, Result};
 use crate::handle::Registry;
 use crate::types::{
-    CUdeviceptr, CUmemAccessDesc, CUmemAllocationProp, CUmemGenericAllocationHandle, CUmemLocation, CUuuid, In, Out,
+    CUdeviceptr, CUmemAccessDesc, CUmemAllocationProp, CUmemGenericAllocationHandle, CUmemLocation, CUuuid,
+    In, Out,
 };
 
 pub const GRANULARITY: u64 = 2 << 20;
@@ -222,7 +223,9 @@ cu! {
         let range = super::find(address).ok_or(INVALID_VALUE)?;
         let Origin::Mapped(mapped) = &range.origin else { return Err(INVALID_VALUE) };
         match HANDLES.get(mapped.handle as usize) {
-            Ok(known) => drop(known.count.fetch_add(1, Ordering::AcqRel)),
+            Ok(known) => {
+                known.count.fetch_add(1, Ordering::AcqRel);
+            }
             // A mapping keeps the memory, and its handle can come back after its last release.
             Err(_) => {
                 let handle = Handle { allocation: mapped.allocation.clone(), count: AtomicUsize::new(1) };
@@ -383,7 +386,8 @@ fn check_location(range: &Range, location: CUmemLocation) -> Result {
     match (location.kind, range.device) {
         (LOCATION_DEVICE, owner) => {
             let device = device::get(location.id)?;
-            let reaches = owner.is_none_or(|owner| owner.physical == device.physical || device.can_access(owner));
+            let reaches =
+                owner.is_none_or(|owner| owner.physical == device.physical || device.can_access(owner));
             if reaches { Ok(()) } else { Err(INVALID_DEVICE) }
         }
         (2..=4, None) => Ok(()),

@@ -273,7 +273,9 @@ fn finish(session: &Arc<Session>) -> Vec<Arc<Stream>> {
 
 /// Ends the captures that a stream takes part in, because it is destroyed.
 pub fn abandon(stream: &Arc<Stream>) {
-    let Some(session) = stream.state.lock().capture.as_ref().map(|capture| capture.session.clone()) else { return };
+    let Some(session) = stream.state.lock().capture.as_ref().map(|capture| capture.session.clone()) else {
+        return;
+    };
     session.invalidate();
     if session.origin == stream.handle {
         for member in finish(&session) {

@@ -21,9 +21,7 @@ use parking_lot::Mutex;
 
 use crate::api;
 use crate::context::{self, Context};
-use crate::error::{
-    INVALID_HANDLE, INVALID_VALUE, NOT_READY, Result, STREAM_CAPTURE_UNSUPPORTED,
-};
+use crate::error::{INVALID_HANDLE, INVALID_VALUE, NOT_READY, Result, STREAM_CAPTURE_UNSUPPORTED};
 use crate::handle::Registry;
 use crate::types::{CUcontext, CUdevice, CUstream, Out};
 use crate::work::{self, Work};
@@ -96,7 +94,10 @@ impl Stream {
     }
 
     /// Queues behind this stream's work what `place` decides while no other work can be queued here.
-    pub fn submit_with(&self, place: impl FnOnce(&mut State) -> Result<Placement>) -> Result<Option<Arc<Op>>> {
+    pub fn submit_with(
+        &self,
+        place: impl FnOnce(&mut State) -> Result<Placement>,
+    ) -> Result<Option<Arc<Op>>> {
         self.context.check()?;
         let _order = self.blocks().then(|| self.context.order.lock());
         if self.kind == Kind::Legacy {

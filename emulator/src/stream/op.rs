@@ -15,12 +15,14 @@ use std::time::Instant;
 
 use parking_lot::{Condvar, Mutex};
 
+type Task = Box<dyn FnOnce(&Arc<Op>) + Send>;
+
 /// What an operation does when its turn comes.
 pub enum Job {
     /// Takes no time and never waits: runs on any thread. It must not lock a stream or a context.
     Marker(Box<dyn FnOnce() + Send>),
     /// May take time or wait for ever.
-    Task(Box<dyn FnOnce(&Arc<Op>) + Send>),
+    Task(Task),
 }
 
 pub struct Op {
@@ -41,7 +43,8 @@ impl Op {
     /// Queues a job behind the operations of `before`.
     pub fn submit(before: &[Arc<Op>], job: Job) -> Arc<Op> {
         let state = State { waiting: 1, after: Vec::new(), job: Some(job), ended: false };
-        let op = Arc::new(Op { done: AtomicBool::new(false), state: Mutex::new(state), ended: Condvar::new() });
+        let op =
+            Arc::new(Op { done: AtomicBool::new(false), state: Mutex::new(state), ended: Condvar::new() });
         for earlier in before {
             let mut earlier = earlier.state.lock();
             // The end of an operation is decided under its lock, so it is either seen here or told to us later.
@@ -198,7 +201,9 @@ mod pool {
         unsafe {
             let mut set: libc::sigset_t = std::mem::zeroed();
             libc::sigfillset(&mut set);
-            for signal in [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGABRT] {
+            for signal in
+                [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGABRT]
+            {
                 libc::sigdelset(&mut set, signal);
             }
             libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut());
@@ -223,15 +228,21 @@ mod tests {
         };
         let top = Op::submit(&[], Job::Marker(Box::new(note(&log, 1))));
         let end_left = note(&log, 2);
-        let left = Op::submit(&[top.clone()], Job::Task(Box::new(move |_| {
-            to_right.send(()).unwrap();
-            from_right.recv().unwrap();
-            end_left();
-        })));
-        let right = Op::submit(&[top], Job::Task(Box::new(move |_| {
-            to_left.send(()).unwrap();
-            from_left.recv().unwrap();
-        })));
+        let left = Op::submit(
+            std::slice::from_ref(&top),
+            Job::Task(Box::new(move |_| {
+                to_right.send(()).unwrap();
+                from_right.recv().unwrap();
+                end_left();
+            })),
+        );
+        let right = Op::submit(
+            &[top],
+            Job::Task(Box::new(move |_| {
+                to_left.send(()).unwrap();
+                from_left.recv().unwrap();
+            })),
+        );
         let bottom = Op::submit(&[left, right], Job::Marker(Box::new(note(&log, 3))));
         bottom.wait();
         assert_eq!(*log.lock(), [1, 2, 3]);
@@ -246,7 +257,12 @@ mod tests {
         let count = Arc::new(AtomicU32::new(0));
         for _ in 0..100_000 {
             let count = count.clone();
-            last = Op::submit(&[last], Job::Marker(Box::new(move || drop(count.fetch_add(1, Ordering::Relaxed)))));
+            last = Op::submit(
+                &[last],
+                Job::Marker(Box::new(move || {
+                    count.fetch_add(1, Ordering::Relaxed);
+                })),
+            );
         }
         assert!(!last.is_done());
         drop(closed);
