@@ -72,8 +72,12 @@ static void shapes(void) {
   CUgraphExec exec;
   MUST(cuGraphInstantiate(&exec, captured_fill(1, 16), 0));
   SHAPE("graph launch", MUST(cuGraphLaunch(exec, stream)));
-  CUdeviceptr p;
-  SHAPE("allocation", MUST(cuMemAllocAsync(&p, 4096, stream)); MUST(cuMemFreeAsync(p, stream)));
+}
+
+static void memory_nodes(void) {
+  prepare();
+  CUdeviceptr p = 0;
+  SHAPE("allocation", if (TRY(cuMemAllocAsync(&p, 4096, stream)) == 0) TRY(cuMemFreeAsync(p, stream)));
 }
 
 static void info(void) {
@@ -410,5 +414,5 @@ static void user_objects(void) {
   say("  destroyed: %d", destroyed_within(5, 1));
 }
 
-SECTIONS({"shapes", shapes}, {"capture info", info}, {"launches", launches}, {"one executable graph twice", one_exec_twice},
+SECTIONS({"shapes", shapes}, {"memory nodes", memory_nodes}, {"capture info", info}, {"launches", launches}, {"one executable graph twice", one_exec_twice},
          {"branches", branches}, {"updates", updates}, {"parameters", parameters}, {"user objects", user_objects})
