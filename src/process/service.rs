@@ -57,9 +57,10 @@ pub enum Interest {
     ReadWrite,
 }
 
+static CURRENT: AtomicPtr<Holder> = AtomicPtr::new(std::ptr::null_mut());
+
 /// The service of this process; starts it if need be.
 pub fn service() -> Result<&'static Service> {
-    static CURRENT: AtomicPtr<Holder> = AtomicPtr::new(std::ptr::null_mut());
     let now = generation();
     loop {
         // Acquire: pairs with the release below, so that the holder is seen whole.
@@ -75,6 +76,15 @@ pub fn service() -> Result<&'static Service> {
             drop(unsafe { Box::from_raw(fresh) });
         }
     }
+}
+
+/// The service of this process, if anything has needed it yet.
+pub fn started() -> Option<&'static Service> {
+    // Acquire and SAFETY: as in `service`.
+    let current = CURRENT.load(Ordering::Acquire);
+    // SAFETY: a published holder is never freed.
+    let holder = unsafe { current.as_ref() }.filter(|holder| holder.generation == generation())?;
+    holder.service.get()
 }
 
 struct Holder {
@@ -160,6 +170,11 @@ impl Service {
         let id = self.add(make()?);
         singletons.insert(name, id);
         Ok(id)
+    }
+
+    /// The one actor with this name, if it was made.
+    pub fn existing(&self, name: &'static str) -> Option<ActorId> {
+        self.singletons.lock().get(name).copied()
     }
 
     /// Lets `closure` work on an actor of type `A`; dropped without a call when the actor is gone.

@@ -17,14 +17,13 @@ pub struct Identity {
 
 /// Read anew each time: a process may enter another namespace or fork.
 pub fn identity() -> Identity {
-    let identity = Identity {
+    Identity {
         boot_id: BOOT_ID.clone(),
         hostname: hostname(),
         pid_namespace: namespace("pid"),
         net_namespace: namespace("net"),
         pid: std::process::id(),
-    };
-    identity
+    }
 }
 
 pub fn hostname() -> String {
