@@ -77,7 +77,10 @@ static void shapes(void) {
 static void memory_nodes(void) {
   prepare();
   CUdeviceptr p = 0;
-  SHAPE("allocation", if (TRY(cuMemAllocAsync(&p, 4096, stream)) == 0) TRY(cuMemFreeAsync(p, stream)));
+  CUgraph graph = NULL;
+  begin();
+  if (TRY(cuMemAllocAsync(&p, 4096, stream)) == 0) TRY(cuMemFreeAsync(p, stream));
+  if (TRY(cuStreamEndCapture(stream, &graph)) == 0) say_shape("allocation", graph);
 }
 
 static void info(void) {

@@ -31,6 +31,10 @@ pub fn prepare(
     if grid.contains(&0) || threads == 0 || threads > 1024 {
         return Err(INVALID_VALUE);
     }
+    // The limits that the device attributes name.
+    if grid[0] > i32::MAX as u32 || grid[1].max(grid[2]) > 65535 || block[2] > 64 {
+        return Err(INVALID_VALUE);
+    }
     if grid[1..] != [1, 1] || block[1..] != [1, 1] {
         config::log(&format!("kernel {}: only one-dimensional launches are emulated", info.name));
         return Err(NOT_SUPPORTED);
