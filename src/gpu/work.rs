@@ -310,3 +310,17 @@ const _: () = {
     assert!(size_of::<Message>() == 32 && size_of::<Lane>() == 32 && size_of::<MessageWork>() == 3296);
     assert!(size_of::<ProbeWork>() == 480);
 };
+
+/// Structures without padding, as the bytes that kernels read.
+macro_rules! plain_bytes {
+    ($($structure:ty),*) => {$(
+        impl $structure {
+            pub fn bytes(list: &[Self]) -> &[u8] {
+                // SAFETY: plain integers without padding (their sizes are asserted above), read as bytes.
+                unsafe { std::slice::from_raw_parts(list.as_ptr().cast(), size_of_val(list)) }
+            }
+        }
+    )*};
+}
+
+plain_bytes!(PeerArgs, Message, Lane);
