@@ -1,9 +1,37 @@
 //! Communicators: creation, queries, errors, end of life.
+//!
+//! A [`Comm`] is what one rank holds. C callers have a handle of it in [`HANDLES`]; captured graphs, deferred
+//! clean-up and running calls hold references. `init` makes one, `setup` makes paths on first use, `end` ends
+//! it.
 
+mod end;
+mod info;
+mod init;
+mod setup;
+
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock};
 
+use parking_lot::{Mutex, RwLock};
+
+pub use end::{abort, destroy, finalize};
+pub use init::{InitJob, current_job, init_all_jobs};
+pub use setup::Needs;
+
+use crate::bootstrap::Bootstrap;
 use crate::error::{Code, Error, LastError, Result};
+use crate::gpu::context::Context;
+use crate::gpu::host_block::{HostView, Record};
+use crate::gpu::kernels::Kernels;
+use crate::gpu::memory::Medium;
+use crate::gpu::stream::{CallerStream, Event};
+use crate::gpu::work::{CommArgs, ERROR_ABORTED, ERROR_DIVERGED, ERROR_MESSAGE_SIZE, PeerArgs};
+use crate::process;
 use crate::process::registry::Registry;
+use crate::schedule::Signature;
+use crate::schedule::tuning::Limits;
+use crate::transport::{Local, Remote};
 
 /// The settings of one communicator as the caller gave them; `None` where the caller left the default.
 #[derive(Debug, Clone, Default)]
@@ -22,73 +50,204 @@ pub struct Config {
 /// Called with the new communicator's handle when it is ready (inside a group: at the outermost end).
 pub type Publish = Box<dyn FnOnce(usize) + Send>;
 
+/// One rank's end of a communicator.
 #[derive(Debug)]
 pub struct Comm {
+    rank: u32,
+    nranks: u32,
+    name: String,
+    context: Arc<Context>,
+    kernels: Arc<Kernels>,
+    limits: Limits,
+    host: HostView,
+    local: Arc<Local>,
+    remote: Remote,
+    /// Per rank: the medium of the pair. The own entry is `Gpu`.
+    media: Vec<Medium>,
+    /// `None` for one rank, and once the rank has left.
+    bootstrap: Mutex<Option<Arc<Bootstrap>>>,
+    /// What launches carry; paths fill in addresses.
+    args: RwLock<CommArgs>,
+    /// All peers' addresses, of which `args` has the first few.
+    peers: Mutex<Vec<PeerArgs>>,
+    /// Held while paths are made, so that two streams' first uses do not race.
+    setup: Mutex<setup::Ready>,
+    order: Mutex<Order>,
+    failed: AtomicBool,
+    failure: Mutex<Option<Error>>,
+    finalized: AtomicBool,
+    /// Ranks that destroyed their communicator.
+    left: Mutex<HashSet<u32>>,
     last_error: LastError,
+    generation: u64,
 }
 
-static COMMS: LazyLock<Registry<Comm>> = LazyLock::new(Registry::new);
+/// The last operation's place, so that the next one on another stream waits for it.
+#[derive(Debug)]
+pub struct Order {
+    /// Recorded after each eager operation.
+    pub event: Event,
+    pub last: Option<CallerStream>,
+    /// The capture that the last captured operation went into, and an event of that capture.
+    pub captured: Option<(u64, CallerStream, Event)>,
+}
+
+static HANDLES: LazyLock<Registry<Comm>> = LazyLock::new(Registry::new);
 
 /// The communicator behind a handle; a stale, garbage or NULL handle is an invalid argument.
 pub fn lookup(handle: usize) -> Result<Arc<Comm>> {
     if handle == 0 {
         return Err(Error::argument("communicator is NULL"));
     }
-    COMMS.get(handle).ok_or_else(|| {
+    let comm = HANDLES.get(handle).ok_or_else(|| {
         Error::argument(format!(
             "communicator {handle:#x} does not exist: it was destroyed or aborted, or never was one"
         ))
-    })
-}
-
-/// Joins communicator `id` as `rank` of `nranks` with the current device of the calling thread. Blocks until all ranks are there, or,
-/// inside a group, leaves that to the outermost end.
-pub fn init_rank(nranks: i32, id: [u8; 128], rank: i32, config: Config, publish: Publish) -> Result<()> {
-    let _ = (nranks, id, rank, config, publish);
-    Err(Error::usage("communicators are not finished"))
-}
-
-/// One communicator per device of this process, in the order of `devices` (CUDA ordinals).
-pub fn init_all(devices: &[i32]) -> Result<Vec<usize>> {
-    let _ = devices;
-    Err(Error::usage("communicators are not finished"))
-}
-
-/// Flushes and quiesces; a second call is an invalid argument.
-pub fn finalize(handle: usize) -> Result<()> {
-    lookup(handle).map(drop)
-}
-
-/// Ends the handle, after finalize if the caller has not done it.
-pub fn destroy(handle: usize) -> Result<()> {
-    lookup(handle).map(drop)
-}
-
-/// Ends the handle and makes every wait of this communicator, on GPU and CPU, give up. Never blocks.
-pub fn abort(handle: usize) -> Result<()> {
-    lookup(handle).map(drop)
+    })?;
+    if comm.generation != process::generation() {
+        return Err(Error::usage(format!(
+            "communicator {handle:#x} belongs to the parent process: after fork() a child must make its own"
+        )));
+    }
+    Ok(comm)
 }
 
 impl Comm {
     pub fn rank(&self) -> i32 {
-        0
+        self.rank as i32
     }
 
     pub fn nranks(&self) -> i32 {
-        0
+        self.nranks as i32
     }
 
     /// CUDA ordinal of the communicator's device in this process.
     pub fn device(&self) -> i32 {
-        0
+        self.context.device().ordinal
+    }
+
+    /// The name given in the config, or the handle's number.
+    pub fn name(&self) -> &str {
+        &self.name
     }
 
     /// The sticky state: `None` while all is well.
     pub fn async_error(&self) -> Option<Code> {
-        None
+        self.look_at_device();
+        if !self.failed.load(Ordering::Acquire) {
+            return None;
+        }
+        self.failure.lock().as_ref().map(Error::code)
     }
 
     pub fn last_error(&self) -> &LastError {
         &self.last_error
+    }
+
+    /// GPU and host bytes that this rank holds for the communicator.
+    pub fn bytes(&self) -> (usize, usize) {
+        self.local.bytes()
+    }
+
+    /// A graph lets go of its reference, on a thread of the driver that may not call CUDA: the service thread
+    /// does the rest.
+    pub(crate) fn graph_let_go(self: Arc<Self>) {
+        end::drop_later(self);
+    }
+
+    pub(crate) fn context(&self) -> &Arc<Context> {
+        &self.context
+    }
+
+    pub(crate) fn kernels(&self) -> &Kernels {
+        &self.kernels
+    }
+
+    pub(crate) fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    /// Puts an operation into the ring that readers find after a stall. The caller holds `order`.
+    pub(crate) fn record(&self, record: Record) {
+        self.host.record(record);
+    }
+
+    pub(crate) fn order(&self) -> &Mutex<Order> {
+        &self.order
+    }
+
+    /// What a launch carries of the communicator, once what the operation needs is set up.
+    pub(crate) fn args(&self, needs: &Needs) -> Result<CommArgs> {
+        self.set_up(needs)?;
+        Ok(*self.args.read())
+    }
+
+    /// Refuses operations on a communicator that failed, ended or was finalized.
+    pub(crate) fn check_usable(&self) -> Result<()> {
+        self.look_at_device();
+        if self.failed.load(Ordering::Acquire)
+            && let Some(error) = self.failure.lock().clone()
+        {
+            return Err(error.context("the communicator failed earlier and can only be aborted"));
+        }
+        if self.finalized.load(Ordering::Acquire) {
+            return Err(Error::usage("the communicator is finalized: no more operations are possible"));
+        }
+        Ok(())
+    }
+
+    /// Poisons the communicator and says so: the first failure stays, and kernels stop waiting.
+    pub(crate) fn fail(&self, error: Error) {
+        if self.poison(error.clone()) {
+            tracing::warn!(target: "INIT", "rank {} of communicator {}: {error}", self.rank, self.name);
+            self.last_error.set(error.message());
+        }
+    }
+
+    /// Poisons the communicator; false when it was poisoned before.
+    fn poison(&self, error: Error) -> bool {
+        let mut failure = self.failure.lock();
+        let first = failure.is_none();
+        if first {
+            *failure = Some(error);
+            // Release: whoever sees the flag finds the failure.
+            self.failed.store(true, Ordering::Release);
+        }
+        drop(failure);
+        self.host.abort();
+        first
+    }
+
+    /// A peer destroyed its communicator in good order. What it sent before may still be received.
+    fn note_left(&self, rank: u32) {
+        self.left.lock().insert(rank);
+    }
+
+    /// Turns what a kernel reported into the communicator's failure.
+    fn look_at_device(&self) {
+        if self.failed.load(Ordering::Acquire) {
+            return;
+        }
+        let Some(report) = self.host.error() else { return };
+        let (finder, peer, sequence) = (report.finder, report.peer, report.sequence);
+        self.fail(match report.code {
+            // A kernel only repeats what the host asked for.
+            ERROR_ABORTED => return,
+            ERROR_MESSAGE_SIZE => Error::usage(format!(
+                "mismatched messages: rank {finder} has {} bytes and rank {peer} {} bytes for message {sequence} between them; a send \
+                 and its receive must have the same count and type",
+                report.own, report.theirs
+            )),
+            ERROR_DIVERGED => Error::usage(format!(
+                "mismatched collective calls: ranks {finder} and {peer} agree on operation {sequence} of the communicator, but not on one \
+                 before it (a broadcast or reduce with different roots, for example); all ranks must make the same calls in the same order"
+            )),
+            _ => Error::usage(format!(
+                "mismatched collective calls: rank {finder} called {}, rank {peer} called {} as operation {sequence} of the communicator; \
+                 all ranks must make the same calls in the same order",
+                Signature::describe(report.own),
+                Signature::describe(report.theirs)
+            )),
+        });
     }
 }

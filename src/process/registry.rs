@@ -1,9 +1,9 @@
 //! Handles that C callers hold, mapped to the objects behind them.
 //!
-//! A handle is an address inside a reserved, never readable range, so a caller who dereferences one faults, and a stale or
-//! garbage value is recognised without touching memory. Slots are used in turn: a destroyed handle stays invalid until
-//! [`SLOTS`] further objects were made. Looking a handle up takes the lock of its own slot only, so threads that use different
-//! communicators share nothing.
+//! A handle is an address inside a reserved, never readable range, so a caller who dereferences one faults,
+//! and a stale or garbage value is recognised without touching memory. Slots are used in turn: a destroyed
+//! handle stays invalid until [`SLOTS`] further objects were made. Looking a handle up takes the lock of its
+//! own slot only, so threads that use different communicators share nothing.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,7 +14,8 @@ use parking_lot::{Mutex, RwLock};
 const SLOTS: usize = 1 << 16;
 /// Distance of two handles. Handles look like pointers of the usual alignment.
 const STRIDE: usize = 64;
-/// First handle: outside what user space of x86-64 and arm64 maps by default for programs, and recognisable in a debugger.
+/// First handle: outside what user space of x86-64 and arm64 maps by default for programs, and recognisable
+/// in a debugger.
 const BASE: usize = 0x0cc1_0000_0000;
 
 type Slot<T> = RwLock<Option<Arc<T>>>;

@@ -1,0 +1,160 @@
+//! Finalize, destroy, abort, and what happens when a peer is gone.
+//!
+//! Nothing here waits for a peer, for graphs, or under a lock that init or a group holds. The memory of a
+//! communicator is given back by the service thread once its kernels have left and no graph refers to it;
+//! peers that still write to it hold references of their own.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use super::{Comm, HANDLES, lookup};
+use crate::bootstrap::{Bootstrap, PeerEvent};
+use crate::error::{Error, Result};
+use crate::param;
+use crate::process::{defer, service};
+use crate::sys::Deadline;
+
+/// How often the service thread looks whether an aborted communicator's kernels have left.
+const LEFT_POLL: Duration = Duration::from_millis(5);
+
+/// Flushes and quiesces; a second call is an invalid argument.
+pub fn finalize(handle: usize) -> Result<()> {
+    let comm = lookup(handle)?;
+    if comm.finalized.swap(true, Ordering::AcqRel) {
+        return Err(Error::argument(format!("rank {}: the communicator is finalized already", comm.rank)));
+    }
+    flush(&comm)
+}
+
+/// Ends the handle, after finalize if the caller has not done it.
+pub fn destroy(handle: usize) -> Result<()> {
+    lookup(handle)?;
+    // Of two racing callers one gets the communicator, the other finds the handle stale.
+    let Some(comm) = HANDLES.remove(handle) else { return lookup(handle).map(drop) };
+    let flushed = match comm.finalized.swap(true, Ordering::AcqRel) {
+        true => Ok(()),
+        false => flush(&comm),
+    };
+    release(comm, None);
+    flushed
+}
+
+/// Ends the handle and makes every wait of this communicator, on GPU and CPU, give up. Never blocks.
+pub fn abort(handle: usize) -> Result<()> {
+    lookup(handle)?;
+    let Some(comm) = HANDLES.remove(handle) else { return lookup(handle).map(drop) };
+    let error = Error::remote(format!("rank {} aborted the communicator", comm.rank));
+    release(comm, Some(error));
+    Ok(())
+}
+
+/// Waits until the operations of this rank are done, or can never be.
+fn flush(comm: &Comm) -> Result<()> {
+    let seconds = param::int(param::INIT_TIMEOUT).and_then(|s| u64::try_from(s).ok()).unwrap_or(300);
+    let deadline = Deadline::after(Duration::from_secs(seconds));
+    let mut nap = Duration::from_micros(20);
+    while !comm.order.lock().event.is_done() {
+        if comm.async_error().is_some() {
+            // Reported by ncclCommGetAsyncError; destroying a failed communicator is the right thing to do.
+            return Ok(());
+        }
+        if deadline.expired() {
+            return Err(Error::timeout(format!(
+                "rank {}: operations of the communicator did not end within {seconds} s (OXCCL_INIT_TIMEOUT): a peer has not made the \
+                 matching call",
+                comm.rank
+            )));
+        }
+        std::thread::sleep(nap);
+        nap = (nap * 2).min(Duration::from_millis(1));
+    }
+    Ok(())
+}
+
+/// Leaves the others, with `error` if there is one, and gives everything back when the kernels have left.
+pub(super) fn release(comm: Arc<Comm>, error: Option<Error>) {
+    let bootstrap = comm.bootstrap.lock().take();
+    let reason = error.clone();
+    // Kernels of graphs that outlive the handle must not wait for ever.
+    comm.poison(reason.unwrap_or_else(|| Error::usage("the communicator was destroyed")));
+    match (bootstrap, error) {
+        // An abort does not wait for the others to hear of it.
+        (Some(bootstrap), Some(error)) => on_worker(move || {
+            bootstrap.fail(&error);
+            leave(bootstrap, Bootstrap::leave_at_once);
+        }),
+        (Some(bootstrap), None) => leave(bootstrap, Bootstrap::leave),
+        (None, _) => (),
+    }
+    drop_later(comm);
+}
+
+/// Ends the membership. Where a set-up on another thread still uses it, that thread's reference ends it when it is done.
+fn leave(bootstrap: Arc<Bootstrap>, how: fn(Bootstrap)) {
+    if let Ok(bootstrap) = Arc::try_unwrap(bootstrap) {
+        how(bootstrap);
+    }
+}
+
+/// Runs `closure` on a thread of its own, which may block; here if there is none to be had.
+fn on_worker(closure: impl FnOnce() + Send + 'static) {
+    let closure = Arc::new(parking_lot::Mutex::new(Some(closure)));
+    let run = {
+        let closure = closure.clone();
+        move || {
+            if let Some(closure) = closure.lock().take() {
+                closure();
+            }
+        }
+    };
+    let started = service().and_then(|service| service.worker(Box::new(run.clone())));
+    if started.is_err() {
+        run();
+    }
+}
+
+fn drop_when_idle(comm: Arc<Comm>) {
+    drop_after_operations(comm.clone(), comm);
+}
+
+/// Lets the service thread tell the communicator about its peers.
+pub(super) fn watch(comm: &Arc<Comm>, bootstrap: &Bootstrap) {
+    let weak = Arc::downgrade(comm);
+    bootstrap.watch(Arc::new(move |event| {
+        let Some(comm) = weak.upgrade() else { return };
+        match event {
+            PeerEvent::Died { rank, how } => {
+                comm.fail(Error::remote(format!("rank {rank} is gone: {how}")));
+            }
+            PeerEvent::Failed { rank, message } => {
+                comm.fail(Error::remote(format!("rank {rank} failed: {message}")));
+            }
+            PeerEvent::Left { rank } => comm.note_left(rank),
+            PeerEvent::RendezvousLost { how } => tracing::warn!(
+                target: "BOOTSTRAP",
+                "rank {} of communicator {}: {how}; operations go on, but the end of a rank is no longer noticed",
+                comm.rank,
+                comm.name
+            ),
+        }
+    }));
+}
+
+/// Drops `object` once the operations launched so far have ended. Runs on the service thread, which waits for
+/// nothing: not for the operations, not for a caller who is launching, and not for the driver, which may
+/// synchronise when memory is given back.
+pub(super) fn drop_after_operations<T: Send + 'static>(comm: Arc<Comm>, object: T) {
+    let idle = comm.order.try_lock().is_some_and(|order| order.event.is_done());
+    match service() {
+        Ok(service) if !idle => {
+            service.after(LEFT_POLL, Box::new(move || drop_after_operations(comm, object)))
+        }
+        _ => on_worker(move || drop((object, comm))),
+    }
+}
+
+/// Drops a reference that may be the last on the service thread, once the kernels have left.
+pub(super) fn drop_later(comm: Arc<Comm>) {
+    defer(move || drop_when_idle(comm));
+}
