@@ -4,7 +4,8 @@ use std::ffi::{c_int, c_void};
 
 use super::boundary::{self, address};
 use super::types::*;
-use crate::enqueue::{self, Call, Function};
+use crate::enqueue::{Call, Function};
+use crate::group;
 
 /// Reduces over all ranks; every rank gets the result. In place where sendbuff == recvbuff.
 #[unsafe(no_mangle)]
@@ -49,7 +50,7 @@ unsafe fn all_reduce(
         root: 0,
         stream: address(stream),
     };
-    boundary::enqueue("ncclAllReduce", comm, |comm| enqueue::collective(comm, call))
+    boundary::enqueue("ncclAllReduce", comm, |comm| group::collective(comm, call))
 }
 
 /// Copies root's sendbuff to every rank's recvbuff. In place where sendbuff == recvbuff.
@@ -95,7 +96,7 @@ unsafe fn broadcast(
         root,
         stream: address(stream),
     };
-    boundary::enqueue("ncclBroadcast", comm, |comm| enqueue::collective(comm, call))
+    boundary::enqueue("ncclBroadcast", comm, |comm| group::collective(comm, call))
 }
 
 /// ncclBroadcast in place.
@@ -138,7 +139,7 @@ unsafe fn bcast(
         root,
         stream: address(stream),
     };
-    boundary::enqueue("ncclBcast", comm, |comm| enqueue::collective(comm, call))
+    boundary::enqueue("ncclBcast", comm, |comm| group::collective(comm, call))
 }
 
 /// Reduces over all ranks; root gets the result. In place where sendbuff == recvbuff.
@@ -187,7 +188,7 @@ unsafe fn reduce(
         root,
         stream: address(stream),
     };
-    boundary::enqueue("ncclReduce", comm, |comm| enqueue::collective(comm, call))
+    boundary::enqueue("ncclReduce", comm, |comm| group::collective(comm, call))
 }
 
 /// Every rank gets all ranks' sendbuff, in rank order. In place where sendbuff == recvbuff + rank * sendcount elements.
@@ -230,7 +231,7 @@ unsafe fn all_gather(
         root: 0,
         stream: address(stream),
     };
-    boundary::enqueue("ncclAllGather", comm, |comm| enqueue::collective(comm, call))
+    boundary::enqueue("ncclAllGather", comm, |comm| group::collective(comm, call))
 }
 
 /// Reduces over all ranks; rank i gets the i-th part of recvcount elements. In place where recvbuff == sendbuff + rank * recvcount
@@ -277,7 +278,7 @@ unsafe fn reduce_scatter(
         root: 0,
         stream: address(stream),
     };
-    boundary::enqueue("ncclReduceScatter", comm, |comm| enqueue::collective(comm, call))
+    boundary::enqueue("ncclReduceScatter", comm, |comm| group::collective(comm, call))
 }
 
 /// Rank i's j-th part of count elements becomes rank j's i-th part.
@@ -320,7 +321,7 @@ unsafe fn all_to_all(
         root: 0,
         stream: address(stream),
     };
-    boundary::enqueue("ncclAlltoAll", comm, |comm| enqueue::collective(comm, call))
+    boundary::enqueue("ncclAlltoAll", comm, |comm| group::collective(comm, call))
 }
 
 /// root gets all ranks' sendbuff, in rank order. In place where sendbuff == recvbuff + root * count elements on root.
@@ -366,7 +367,7 @@ unsafe fn gather(
         root,
         stream: address(stream),
     };
-    boundary::enqueue("ncclGather", comm, |comm| enqueue::collective(comm, call))
+    boundary::enqueue("ncclGather", comm, |comm| group::collective(comm, call))
 }
 
 /// Rank i gets the i-th part of root's sendbuff. In place where recvbuff == sendbuff + root * count elements on root.
@@ -412,5 +413,5 @@ unsafe fn scatter(
         root,
         stream: address(stream),
     };
-    boundary::enqueue("ncclScatter", comm, |comm| enqueue::collective(comm, call))
+    boundary::enqueue("ncclScatter", comm, |comm| group::collective(comm, call))
 }

@@ -6,8 +6,9 @@ use super::boundary::{self, address};
 use super::config::plain_call;
 use super::types::*;
 use crate::comm::Comm;
-use crate::enqueue::{self, Call, Function};
+use crate::enqueue::{Call, Function};
 use crate::error::Result;
+use crate::group;
 
 /// # Safety
 /// `config` is NULL or points to an ncclCollConfig_t of the version that it names.
@@ -18,7 +19,7 @@ unsafe fn with_config(
 ) -> Result<()> {
     // SAFETY: passed on.
     unsafe { plain_call(config) }?;
-    enqueue::collective(comm, call)
+    group::collective(comm, call)
 }
 
 /// ncclAllReduce with settings for this call; config may be NULL.

@@ -10,8 +10,9 @@ use super::boundary::{self, from_handle, not_null};
 use super::config;
 use super::types::*;
 use crate::bootstrap;
-use crate::comm::{self, Publish};
+use crate::comm::Publish;
 use crate::error::{Error, Result};
+use crate::group;
 
 /// Makes the id with which all ranks of a new communicator call ncclCommInitRank.
 #[unsafe(no_mangle)]
@@ -158,7 +159,7 @@ unsafe fn comm_init_all(comm: *mut ncclComm_t, ndev: c_int, devlist: *const c_in
             // SAFETY: not NULL, and the caller promises ndev numbers there.
             (0..ndev as usize).map(|index| unsafe { devlist.add(index).read_unaligned() }).collect()
         };
-        for (index, handle) in comm::init_all(&devices)?.into_iter().enumerate() {
+        for (index, handle) in group::init_all(&devices)?.into_iter().enumerate() {
             // SAFETY: the caller promises room for ndev handles, and init_all returns one per device.
             unsafe { comm.add(index).write_unaligned(from_handle(handle)) };
         }
@@ -194,5 +195,5 @@ unsafe fn join(
         // SAFETY: the caller promises that the variable stays writable until the communicator is ready.
         unsafe { variable.write_unaligned(from_handle(handle)) };
     });
-    comm::init_rank(nranks, id.internal.map(|byte| byte as u8), rank, config, publish)
+    group::init_rank(nranks, id.internal.map(|byte| byte as u8), rank, config, publish)
 }

@@ -4,7 +4,8 @@ use std::ffi::{c_int, c_void};
 
 use super::boundary::{self, address};
 use super::types::*;
-use crate::enqueue::{self, PointToPoint};
+use crate::enqueue::PointToPoint;
+use crate::group;
 
 /// Sends to `peer`, which calls ncclRecv with the same count and type.
 #[unsafe(no_mangle)]
@@ -44,7 +45,7 @@ unsafe fn send(
         peer,
         stream: address(stream),
     };
-    boundary::enqueue("ncclSend", comm, |comm| enqueue::point_to_point(comm, call))
+    boundary::enqueue("ncclSend", comm, |comm| group::point_to_point(comm, call))
 }
 
 /// Receives from `peer`, which calls ncclSend with the same count and type.
@@ -85,5 +86,5 @@ unsafe fn recv(
         peer,
         stream: address(stream),
     };
-    boundary::enqueue("ncclRecv", comm, |comm| enqueue::point_to_point(comm, call))
+    boundary::enqueue("ncclRecv", comm, |comm| group::point_to_point(comm, call))
 }

@@ -1,26 +1,27 @@
-//! From a validated call to a launch on the caller's stream.
+//! From a call to launches on the caller's stream.
+//!
+//! [`prepare`] and [`prepare_message`] check a call against its communicator and give an [`Operation`];
+//! [`launch`] puts the operations of one communicator, of one call or of a whole group, on their streams.
+
+mod launch;
+mod messages;
+mod validate;
 
 use std::sync::Arc;
 
-use crate::comm::Comm;
-use crate::error::{Error, Result};
+pub use launch::launch;
+pub use validate::{prepare, prepare_message};
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Function {
-    AllReduce,
-    Broadcast,
-    Reduce,
-    AllGather,
-    ReduceScatter,
-    AllToAll,
-    Gather,
-    Scatter,
-}
+use crate::comm::Comm;
+use crate::gpu::stream::CallerStream;
+pub use crate::schedule::Function;
+use crate::schedule::Signature;
 
 /// A collective call as it came in: nothing is checked yet but the communicator.
 ///
-/// `count` is NCCL's count argument of that function (per rank for AllGather, ReduceScatter, AlltoAll, Gather, Scatter). `op` and
-/// `root` are 0 where the function has none. Addresses are device addresses, 0 for NULL.
+/// `count` is NCCL's count argument of that function (per rank for AllGather, ReduceScatter, AlltoAll,
+/// Gather, Scatter). `op` and `root` are 0 where the function has none. Addresses are device addresses, 0 for
+/// NULL.
 #[derive(Debug, Clone, Copy)]
 pub struct Call {
     pub function: Function,
@@ -44,12 +45,40 @@ pub struct PointToPoint {
     pub stream: u64,
 }
 
-pub fn collective(comm: &Arc<Comm>, call: Call) -> Result<()> {
-    let _ = (comm, call);
-    Err(Error::usage("collectives are not finished"))
+/// A checked operation of one communicator.
+#[derive(Debug, Clone)]
+pub struct Operation {
+    pub(crate) comm: Arc<Comm>,
+    pub(crate) stream: CallerStream,
+    pub(crate) kind: Kind,
 }
 
-pub fn point_to_point(comm: &Arc<Comm>, call: PointToPoint) -> Result<()> {
-    let _ = (comm, call);
-    Err(Error::usage("point-to-point operations are not finished"))
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Kind {
+    Collective {
+        signature: Signature,
+        send: u64,
+        recv: u64,
+    },
+    /// A copy within the rank on its stream.
+    Copy {
+        from: u64,
+        to: u64,
+        bytes: u64,
+    },
+    Message(Message),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Message {
+    pub peer: u32,
+    pub is_send: bool,
+    pub buffer: u64,
+    pub bytes: u64,
+}
+
+impl Operation {
+    pub fn comm(&self) -> &Arc<Comm> {
+        &self.comm
+    }
 }

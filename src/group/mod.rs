@@ -1,15 +1,147 @@
 //! ncclGroupStart and ncclGroupEnd: what a thread collects and launches together.
+//!
+//! Depth and contents belong to the calling thread. Only the outermost end does anything: it brings up the
+//! communicators that were asked for, each on a thread of its own since they wait for each other, then
+//! launches the operations, communicator by communicator. The first error of a group wins and cancels all of
+//! it.
 
+use std::cell::RefCell;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use crate::comm::{self, Comm, Config, InitJob, Publish};
+use crate::enqueue::{self, Call, Operation, PointToPoint};
 use crate::error::{Error, Result};
 
-pub fn start() {}
+#[derive(Default)]
+struct Group {
+    depth: u32,
+    inits: Vec<InitJob>,
+    operations: Vec<Operation>,
+    failure: Option<Error>,
+}
+
+thread_local! {
+    static GROUP: RefCell<Group> = RefCell::default();
+}
+
+pub fn start() {
+    GROUP.with_borrow_mut(|group| group.depth += 1);
+}
 
 /// Launches what the outermost group collected; the first error of the group wins.
 pub fn end() -> Result<()> {
-    Err(Error::usage("ncclGroupEnd without ncclGroupStart"))
+    let closed = GROUP.with_borrow_mut(|group| -> Result<Option<Group>> {
+        match group.depth {
+            0 => Err(Error::usage("ncclGroupEnd without ncclGroupStart")),
+            1 => Ok(Some(std::mem::take(group))),
+            _ => {
+                group.depth -= 1;
+                Ok(None)
+            }
+        }
+    })?;
+    let Some(group) = closed else { return Ok(()) };
+    if let Some(failure) = group.failure {
+        return Err(failure);
+    }
+    bring_up(group.inits)?;
+    launch(group.operations)
 }
 
-/// Remembers that a call inside the open group failed: the outermost end returns its error again. Does nothing outside a group.
+/// Remembers that a call inside the open group failed: the outermost end returns its error again. Does
+/// nothing outside a group.
 pub fn record_failure(error: &Error) {
-    let _ = error;
+    GROUP.with_borrow_mut(|group| {
+        if group.depth > 0 && group.failure.is_none() {
+            group.failure = Some(error.clone());
+        }
+    });
+}
+
+/// Joins communicator `id` as `rank` of `nranks` with the current device of the calling thread. Blocks until
+/// all ranks are there, or, inside a group, leaves that to the outermost end.
+pub fn init_rank(nranks: i32, id: [u8; 128], rank: i32, config: Config, publish: Publish) -> Result<()> {
+    let job = comm::current_job(nranks, id, rank, config, publish)?;
+    let job = GROUP.with_borrow_mut(|group| {
+        if group.depth == 0 {
+            return Some(job);
+        }
+        group.inits.push(job);
+        None
+    });
+    job.map_or(Ok(()), InitJob::run)
+}
+
+/// One communicator per device of this process, in the order of `devices` (CUDA ordinals). Blocks, also
+/// inside a group.
+pub fn init_all(devices: &[i32]) -> Result<Vec<usize>> {
+    let handles = Arc::new(Mutex::new(vec![0; devices.len()]));
+    let jobs = comm::init_all_jobs(crate::bootstrap::unique_id()?, devices, |rank| {
+        let handles = handles.clone();
+        Box::new(move |handle| handles.lock()[rank] = handle)
+    })?;
+    let brought_up = bring_up(jobs);
+    let handles = std::mem::take(&mut *handles.lock());
+    brought_up.inspect_err(|_| {
+        for handle in handles.iter().filter(|handle| **handle != 0) {
+            // The others of the list are of no use; what fails here is already part of the error.
+            let _ = comm::abort(*handle);
+        }
+    })?;
+    Ok(handles)
+}
+
+pub fn collective(comm: &Arc<Comm>, call: Call) -> Result<()> {
+    let operations = enqueue::prepare(comm, call)?;
+    submit(operations)
+}
+
+pub fn point_to_point(comm: &Arc<Comm>, call: PointToPoint) -> Result<()> {
+    let operation = enqueue::prepare_message(comm, call)?;
+    submit(vec![operation])
+}
+
+fn submit(mut operations: Vec<Operation>) -> Result<()> {
+    let open = GROUP.with_borrow_mut(|group| {
+        let open = group.depth > 0;
+        if open {
+            group.operations.append(&mut operations);
+        }
+        open
+    });
+    if open { Ok(()) } else { launch(operations) }
+}
+
+/// Brings up communicators that wait for each other.
+fn bring_up(mut jobs: Vec<InitJob>) -> Result<()> {
+    let Some(last) = jobs.pop() else { return Ok(()) };
+    std::thread::scope(|scope| {
+        let others: Vec<_> = jobs.into_iter().map(|job| scope.spawn(|| job.run())).collect();
+        let own = last.run();
+        let mut first = Ok(());
+        for other in others {
+            let result =
+                other.join().unwrap_or_else(|_| Err(Error::internal("a thread of an init group panicked")));
+            first = first.and(result);
+        }
+        first.and(own)
+    })
+}
+
+/// Launches operations, communicator by communicator in the order of their first use.
+fn launch(operations: Vec<Operation>) -> Result<()> {
+    let mut of_comm: Vec<(*const Comm, Vec<Operation>)> = Vec::new();
+    for operation in operations {
+        let key = Arc::as_ptr(operation.comm());
+        match of_comm.iter_mut().find(|(other, _)| *other == key) {
+            Some((_, list)) => list.push(operation),
+            None => of_comm.push((key, vec![operation])),
+        }
+    }
+    for (_, list) in of_comm {
+        enqueue::launch(list)?;
+    }
+    Ok(())
 }

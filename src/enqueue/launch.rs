@@ -1,0 +1,170 @@
+//! The operations of one communicator, put on their streams.
+//!
+//! All streams that a batch names are joined before its first launch and held until its last one, which is
+//! what NCCL promises for a group. Operations of one communicator run one after the other: an operation on
+//! another stream than the last waits for that one's event. Collectives are launched in call order, then all
+//! messages in one launch, so ranks may mix the two in any order inside a group.
+
+use std::sync::Arc;
+
+use super::messages::launch_messages;
+use super::{Kind, Message, Operation};
+use crate::comm::{Comm, Needs, Order};
+use crate::error::{Error, Result};
+use crate::gpu::host_block::Record;
+use crate::gpu::layout::collective_kernel;
+use crate::gpu::stream::{CallerStream, Capture, Event};
+use crate::gpu::work::CollectiveWork;
+use crate::schedule::Signature;
+use crate::schedule::tuning::{Choice, Protocol, choose};
+
+/// Launches a batch; all operations belong to the communicator of the first.
+pub fn launch(operations: Vec<Operation>) -> Result<()> {
+    let Some(first) = operations.first() else { return Ok(()) };
+    let comm = first.comm.clone();
+    comm.check_usable()?;
+    let _bound = comm.context().bind()?;
+    // One batch at a time: another thread's must not come between a wait and its launch.
+    let mut order = comm.order().lock();
+    let streams = Streams::of(&operations)?;
+    streams.join(&comm, &mut order)?;
+    let launched = launch_all(&comm, &operations, &streams);
+    // Also after a failure: what was launched must be waited for.
+    let released = streams.release(&comm, &mut order);
+    launched.and(released)
+}
+
+fn launch_all(comm: &Arc<Comm>, operations: &[Operation], streams: &Streams) -> Result<()> {
+    let mut messages: Vec<Message> = Vec::new();
+    for operation in operations {
+        match operation.kind {
+            Kind::Copy { from, to, bytes } => streams.main.copy(to, from, bytes as usize)?,
+            Kind::Collective { signature, send, recv } => {
+                launch_collective(comm, signature, send, recv, streams)?
+            }
+            Kind::Message(message) => messages.push(message),
+        }
+    }
+    launch_messages(comm, &messages, streams)
+}
+
+fn launch_collective(
+    comm: &Comm,
+    signature: Signature,
+    send: u64,
+    recv: u64,
+    streams: &Streams,
+) -> Result<()> {
+    let bytes = signature.count * signature.datatype.size() as u64;
+    let Choice { protocol, grid, chunk } = choose(comm.limits(), signature.function, bytes);
+    let work = CollectiveWork {
+        comm: comm.args(&Needs::stage(protocol == Protocol::Simple))?,
+        send,
+        recv,
+        count: signature.count,
+        fingerprint: signature.fingerprint(),
+        function: signature.function as u32,
+        datatype: signature.datatype as u32,
+        op: signature.reduction as u32,
+        root: signature.root,
+        scalar: 0,
+        scalar_is_address: 0,
+        chunk,
+    };
+    let kernel = collective_kernel(work.function, protocol, work.datatype, work.op);
+    tracing::trace!(
+        target: "COLL",
+        "rank {}: {} of {bytes} bytes by {protocol:?}, {grid} blocks, {chunk} bytes a step",
+        comm.rank(),
+        signature.function.name()
+    );
+    comm.record(Record { fingerprint: work.fingerprint, bytes, grid, ..streams.record() });
+    comm.kernels().get(kernel).launch(grid, &work, streams.main)
+}
+
+/// The distinct streams of a batch.
+pub(super) struct Streams {
+    /// Everything is launched here.
+    pub main: CallerStream,
+    pub others: Vec<CallerStream>,
+    pub capture: Capture,
+}
+
+impl Streams {
+    fn of(operations: &[Operation]) -> Result<Streams> {
+        let main = operations.first().ok_or_else(|| Error::internal("a batch without operations"))?.stream;
+        let capture = main.capture()?;
+        let mut others = Vec::new();
+        for operation in operations {
+            let stream = operation.stream;
+            if stream == main || others.contains(&stream) {
+                continue;
+            }
+            if stream.capture()? != capture {
+                return Err(Error::usage(
+                    "the streams of a group are not all captured by the same graph, or not all uncaptured",
+                ));
+            }
+            others.push(stream);
+        }
+        Ok(Streams { main, others, capture })
+    }
+
+    /// What the ring keeps of the place of an operation.
+    pub fn record(&self) -> Record {
+        let captured = u32::from(matches!(self.capture, Capture::Active { .. }));
+        Record { stream: self.main.0, captured, ..Record::default() }
+    }
+
+    /// Makes the main stream wait for the others, and for the communicator's last operation if that was
+    /// elsewhere.
+    fn join(&self, comm: &Arc<Comm>, order: &mut Order) -> Result<()> {
+        for other in &self.others {
+            // Destroying an event with a pending wait is fine: the driver keeps what it needs.
+            let event = Event::new(comm.context())?;
+            event.record(*other)?;
+            self.main.wait(&event)?;
+        }
+        match self.capture {
+            Capture::None => {
+                if order.last.is_some_and(|last| last != self.main || !last.is_unique()) {
+                    self.main.wait(&order.event)?;
+                }
+            }
+            Capture::Active { id, graph } => match &order.captured {
+                Some((last, stream, event)) if *last == id => {
+                    if *stream != self.main {
+                        self.main.wait(event)?;
+                    }
+                }
+                // The first operation that this capture sees of the communicator: the graph keeps the
+                // communicator's memory.
+                _ => graph.keep(comm.clone(), Comm::graph_let_go)?,
+            },
+        }
+        Ok(())
+    }
+
+    /// Remembers this batch as the communicator's last, and lets the other streams go on after it.
+    fn release(&self, comm: &Arc<Comm>, order: &mut Order) -> Result<()> {
+        match self.capture {
+            Capture::None => {
+                order.event.record(self.main)?;
+                order.last = Some(self.main);
+                for other in &self.others {
+                    other.wait(&order.event)?;
+                }
+            }
+            Capture::Active { id, .. } => {
+                // An event that was recorded in a capture belongs to it, so each operation needs a new one.
+                let event = Event::new(comm.context())?;
+                event.record(self.main)?;
+                for other in &self.others {
+                    other.wait(&event)?;
+                }
+                order.captured = Some((id, self.main, event));
+            }
+        }
+        Ok(())
+    }
+}

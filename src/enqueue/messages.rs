@@ -1,0 +1,105 @@
+//! The messages of a batch: one launch with a block per lane, and copies for messages to oneself.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use super::Message;
+use super::launch::Streams;
+use crate::comm::{Comm, Needs};
+use crate::error::{Error, Result};
+use crate::gpu::host_block::Record;
+use crate::gpu::layout::{KERNEL_MESSAGES, message_is_ll};
+use crate::gpu::memory::Memory;
+use crate::gpu::stream::Capture;
+use crate::gpu::work::{INLINE_LANES, INLINE_MESSAGES, Lane, Message as Work, MessageWork};
+use crate::schedule::messages::{Lanes, Planned, lanes};
+
+pub(super) fn launch_messages(comm: &Arc<Comm>, messages: &[Message], streams: &Streams) -> Result<()> {
+    if messages.is_empty() {
+        return Ok(());
+    }
+    let own = comm.rank() as u32;
+    for (from, to, bytes) in self_copies(own, messages)? {
+        if bytes > 0 && from != to {
+            streams.main.copy(to, from, bytes as usize)?;
+        }
+    }
+    let planned: Vec<Planned> = messages
+        .iter()
+        .filter(|message| message.peer != own)
+        .map(|&Message { peer, is_send, buffer, bytes }| Planned { peer, is_send, buffer, bytes })
+        .collect();
+    if planned.is_empty() {
+        return Ok(());
+    }
+    let Lanes { lanes, messages } = lanes(&planned, comm.nranks() as u32);
+    let mut work = MessageWork {
+        comm: comm.args(&needs(&planned))?,
+        lanes: 0,
+        messages: 0,
+        inline_lanes: [Lane::default(); INLINE_LANES],
+        inline_messages: [Work::default(); INLINE_MESSAGES],
+    };
+    let grid = lanes.len() as u32;
+    let mut kept = None;
+    if lanes.len() <= INLINE_LANES && messages.len() <= INLINE_MESSAGES {
+        work.inline_lanes[..lanes.len()].copy_from_slice(&lanes);
+        work.inline_messages[..messages.len()].copy_from_slice(&messages);
+    } else {
+        let list = comm.work_list(&lanes, &messages)?;
+        work.lanes = list.address();
+        work.messages = list.address() + size_of_val(&lanes[..]) as u64;
+        kept = Some(list);
+    }
+    let bytes = planned.iter().map(|message| message.bytes).sum();
+    comm.record(Record { bytes, grid, messages: planned.len() as u32, ..streams.record() });
+    comm.kernels().get(KERNEL_MESSAGES).launch(grid, &work, streams.main)?;
+    match (kept, streams.capture) {
+        (Some(list), Capture::Active { graph, .. }) => graph.keep(list, give_up_list),
+        (Some(list), Capture::None) => {
+            comm.keep_until_idle(list);
+            Ok(())
+        }
+        (None, _) => Ok(()),
+    }
+}
+
+/// A graph's list: its memory may only be given back where CUDA may be called.
+fn give_up_list(list: Arc<Memory>) {
+    crate::process::defer(move || drop(list));
+}
+
+fn needs(planned: &[Planned]) -> Needs {
+    let mut needs = Needs::default();
+    for message in planned.iter().filter(|message| !message_is_ll(message.bytes)) {
+        let peers = if message.is_send { &mut needs.sends } else { &mut needs.receives };
+        if !peers.contains(&message.peer) {
+            peers.push(message.peer);
+        }
+    }
+    needs
+}
+
+/// Source, destination and bytes of the messages that a rank sends to itself, in order.
+fn self_copies(own: u32, messages: &[Message]) -> Result<Vec<(u64, u64, u64)>> {
+    let of = |is_send: bool| -> VecDeque<&Message> {
+        messages.iter().filter(|message| message.peer == own && message.is_send == is_send).collect()
+    };
+    let (sends, receives) = (of(true), of(false));
+    if sends.len() != receives.len() {
+        return Err(Error::usage(format!(
+            "rank {own} sends {} messages to itself and receives {} from itself: both must be in one group",
+            sends.len(),
+            receives.len()
+        )));
+    }
+    let pair = |(number, (send, receive)): (usize, (&&Message, &&Message))| match send.bytes == receive.bytes
+    {
+        true => Ok((send.buffer, receive.buffer, send.bytes)),
+        false => Err(Error::usage(format!(
+            "rank {own}: message {number} to itself has {} bytes, its receive {}",
+            send.bytes, receive.bytes
+        ))),
+    };
+    sends.iter().zip(&receives).enumerate().map(pair).collect()
+}
