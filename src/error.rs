@@ -1,8 +1,8 @@
 //! The one error type of the library, and the storage behind `ncclGetLastError`.
 //!
-//! An [`Error`] is a code that C callers receive and a sentence that says what was attempted, by which rank, the system or
-//! CUDA code with its name, and the setting or fix. Whoever first knows the cause writes the sentence; callers only pass it on
-//! or put their own view in front with [`Error::context`].
+//! An [`Error`] is a code that C callers receive and a sentence that says what was attempted, by which rank,
+//! the system or CUDA code with its name, and the setting or fix. Whoever first knows the cause writes the
+//! sentence; callers only pass it on or put their own view in front with [`Error::context`].
 
 use std::cell::UnsafeCell;
 use std::ffi::{CStr, c_char};
@@ -99,15 +99,16 @@ const LAST_ERROR_BYTES: usize = 1024;
 
 /// A text that C callers may read at any time through a pointer that stays valid as long as `self` does.
 ///
-/// The text is replaced under a lock; a C caller that reads during a replacement sees a mixture of old and new text, always with
-/// a zero at its end, because the last byte is never written.
+/// The text is replaced under a lock; a C caller that reads during a replacement sees a mixture of old and
+/// new text, always with a zero at its end, because the last byte is never written.
 #[derive(Debug)]
 pub struct LastError {
     text: UnsafeCell<[u8; LAST_ERROR_BYTES]>,
     writer: Mutex<()>,
 }
 
-// SAFETY: writers hold `writer`; readers are C callers that take the bytes as they are (see the type's documentation).
+// SAFETY: writers hold `writer`; readers are C callers that take the bytes as they are (see the type's
+// documentation).
 unsafe impl Sync for LastError {}
 
 impl LastError {
@@ -124,7 +125,8 @@ impl LastError {
         }
         let base = self.text.get().cast::<u8>();
         for (index, byte) in bytes[..length].iter().chain(std::iter::once(&0)).enumerate() {
-            // SAFETY: `index` is at most `length`, which is below the array's size; volatile because C callers read concurrently.
+            // SAFETY: `index` is at most `length`, which is below the array's size; volatile because C
+            // callers read concurrently.
             unsafe { base.add(index).write_volatile(*byte) };
         }
     }
@@ -135,7 +137,8 @@ impl LastError {
 
     pub fn get(&self) -> String {
         let _writer = self.writer.lock();
-        // SAFETY: the array always holds a zero byte (the last one is never written), and no writer is active.
+        // SAFETY: the array always holds a zero byte (the last one is never written), and no writer is
+        // active.
         unsafe { CStr::from_ptr(self.as_ptr()) }.to_string_lossy().into_owned()
     }
 }

@@ -1,7 +1,8 @@
 //! OxCCL: a collective communication library for NVIDIA GPUs behind NCCL's C ABI.
 //!
-//! The C ABI in [`capi`] is the product; the Rust modules below it are listed lowest first, and a module uses only modules that
-//! stand above it in this list (ARCHITECTURE.md has the table, tests/layering.rs holds us to it).
+//! The C ABI in [`capi`] is the product; the Rust modules below it are listed lowest first, and a module uses
+//! only modules that stand above it in this list (ARCHITECTURE.md has the table, tests/layering.rs holds us
+//! to it).
 
 pub mod bootstrap;
 pub mod capi;
