@@ -90,8 +90,7 @@ def main():
         if folder:
             folder.mkdir(parents=True, exist_ok=True)
 
-    worst = 0
-    equal = differing = skipped = 0
+    equal = differing = broken = skipped = 0
     with tempfile.TemporaryDirectory() as folder:
         for source in sources:
             name = source.stem
@@ -101,7 +100,7 @@ def main():
                                      text=True, errors="replace", timeout=TIME_LIMIT)
             except (OSError, subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
                 print(f"{name}: {error}")
-                worst = 2
+                broken += 1
                 continue
             if options.out and run.returncode != CANNOT_RUN_HERE:
                 (options.out / f"{name}.txt").write_text(run.stdout)
@@ -111,12 +110,13 @@ def main():
                 continue
             if run.returncode != 0:
                 print(f"{name}: exit code {run.returncode}")
-                worst = 2
+                broken += 1
                 continue
             expected = HERE / "expected" / f"{name}.txt"
             if options.update:
                 expected.write_text(run.stdout)
                 print(f"{name}: taken")
+                equal += 1
                 continue
             if not expected.exists():
                 print(f"{name}: no expected output yet")
@@ -131,8 +131,8 @@ def main():
             else:
                 print(f"{name}: as expected")
                 equal += 1
-    print(f"driver {driver}: {equal} as expected, {differing} not, {skipped} cannot run here")
-    return max(worst, 1 if differing else 0)
+    print(f"driver {driver}: {equal} passed, {differing + broken} failed, {skipped} cannot run here")
+    return 2 if broken else 1 if differing else 0
 
 
 if __name__ == "__main__":
