@@ -101,7 +101,7 @@ cu! {
     ) {
         let config = config.get()?;
         let attributes = config.attrs.array(config.num_attrs as usize)?;
-        let cooperative = attributes.iter().any(|a| a.id == ATTRIBUTE_COOPERATIVE && a.value[0] != 0);
+        let cooperative = attributes.iter().any(|a| a.id == ATTRIBUTE_COOPERATIVE && a.value[0] as u32 != 0);
         launch(Request {
             function,
             grid: config.grid,

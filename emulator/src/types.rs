@@ -227,7 +227,7 @@ pub struct CUmemAccessDesc {
 pub struct CUlaunchAttribute {
     pub id: u32,
     pub pad: [u8; 4],
-    pub value: [u32; 16],
+    pub value: [u64; 8],
 }
 
 #[repr(C)]

@@ -1,6 +1,8 @@
 //! Memory: allocation and its accounting, virtual memory management and its descriptors, legacy IPC, pointer
 //! attributes, pinned memory, checked copies.
 
+#![allow(clippy::macro_metavars_in_unsafe)]
+
 mod support;
 use support::*;
 

@@ -1,5 +1,7 @@
 //! Streams, events, host functions, stream memory operations and kernels: order and concurrency.
 
+#![allow(clippy::macro_metavars_in_unsafe)]
+
 mod support;
 use std::sync::atomic::{AtomicU32, Ordering};
 use support::*;
@@ -127,6 +129,7 @@ fn memory_operations_signal_between_streams() {
     let (a, b) = (stream(1), stream(1));
     let flags = alloc(16);
     ok!(cuMemsetD8_v2(flags, 0, 16));
+    ok!(cuCtxSynchronize());
     ok!(cuStreamWaitValue32_v2(a, flags, 3, 0));
     ok!(cuStreamWriteValue64_v2(a, flags + 8, 1 << 40, 0));
     assert_eq!(query(a), NOT_READY);

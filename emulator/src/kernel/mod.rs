@@ -159,9 +159,7 @@ unsafe fn append(kernels: &mut Vec<KernelInfo>, first: *const Row, count: u32) {
     }));
 }
 
-/// Says on standard error what no error code can: which kernel failed, where, and why.
+/// Notes in the log what no error code can tell: which kernel failed, where, and why.
 fn log(message: &str) {
-    let line = format!("cuda-emulator: {message}\n");
-    // SAFETY: the buffer is valid for its length. A failed write has nobody to be reported to.
-    unsafe { libc::write(libc::STDERR_FILENO, line.as_ptr().cast(), line.len()) };
+    crate::config::log(message);
 }

@@ -1,7 +1,7 @@
 //! What the tests of the emulated driver share: calls that must succeed, and small wrappers around the most used ones.
 //!
 //! Each file of tests is a process of its own with its own settings; inside one, tests run on threads of one driver.
-#![allow(dead_code, unused_imports, clippy::unwrap_used, clippy::macro_metavars_in_unsafe)]
+#![allow(dead_code, unused_imports, clippy::unwrap_used)]
 
 use std::ffi::{CString, c_void};
 use std::sync::Once;
