@@ -55,8 +55,26 @@ pub struct Places {
 pub struct Connection {
     pub sender: Sender,
     pub receiver: Receiver,
+    /// The word with which the other end let us in, or did not.
+    first: Option<Message>,
     /// The process at the other end, where it is visible.
     pub pid: Option<i32>,
+}
+
+impl Connection {
+    /// Waits for the next message of a connection that no actor owns.
+    pub fn next(&mut self, deadline: Deadline, abort: &AtomicBool) -> Next {
+        match self.first.take() {
+            Some(first) => Next::Message(first),
+            None => next_message(&mut self.receiver, deadline, abort),
+        }
+    }
+
+    /// Sends a message; for connections that no actor owns.
+    pub fn send(&mut self, message: &Message, deadline: Deadline, abort: &AtomicBool) -> Result<()> {
+        self.sender.push(message);
+        flush(&mut self.sender, self.receiver.socket(), deadline, abort)
+    }
 }
 
 /// The abstract name behind the 16 bytes that an id or a rank gives.
@@ -275,6 +293,7 @@ fn handshake(
     let over_unix = pid.is_some() || socket::tcp_peer(&fd).is_none();
     // Over TCP, another process may have the address and port by chance; behind a random Unix name there is nobody else.
     let definite = if over_unix { Hope::None } else { Hope::Refused };
+    let patient = deadline;
     let deadline = deadline.earlier(Deadline::after(HANDSHAKE));
     let hello = Hello {
         protocol: PROTOCOL,
@@ -320,11 +339,16 @@ fn handshake(
     write_all(fd.as_fd(), &proof, deadline, call.abort)?;
     let (outward, inward) = auth::seals(call.key, &hello, &challenge);
     let socket = Arc::new(fd);
-    Ok(Connection {
-        sender: Sender::new(socket.clone(), outward),
-        receiver: Receiver::new(socket, inward, MAX_MESSAGE),
-        pid,
-    })
+    let sender = Sender::new(socket.clone(), outward);
+    let mut receiver = Receiver::new(socket, inward, MAX_MESSAGE);
+    // A proof on its way does not count: a door full of strangers may close before it is read. What is let in gets a word. The
+    // other end has proved itself, so that this wait may take as long as the caller has.
+    let closed = match next_message(&mut receiver, patient, call.abort) {
+        Next::Message(first) => return Ok(Connection { sender, receiver, first: Some(first), pid }),
+        Next::Closed(closed) => closed.to_string(),
+        Next::Late | Next::Aborted => return Err(Miss::new(Hope::Slow, "connected, but not let in")),
+    };
+    Err(Miss::new(Hope::Busy, format!("not let in: {closed}")))
 }
 
 /// Waits a slice for readiness; fails when time or patience is over.
@@ -395,8 +419,7 @@ pub enum Next {
     Aborted,
 }
 
-/// Waits for the next message of a connection that no actor owns.
-pub fn next_message(receiver: &mut Receiver, deadline: Deadline, abort: &AtomicBool) -> Next {
+fn next_message(receiver: &mut Receiver, deadline: Deadline, abort: &AtomicBool) -> Next {
     let mut end = None;
     loop {
         match receiver.next() {
@@ -418,7 +441,7 @@ pub fn next_message(receiver: &mut Receiver, deadline: Deadline, abort: &AtomicB
     }
 }
 
-/// Sends all that is queued; for connections that no actor owns.
+/// Sends all that is queued.
 pub fn flush(sender: &mut Sender, socket: &OwnedFd, deadline: Deadline, abort: &AtomicBool) -> Result<()> {
     loop {
         match sender.flush() {

@@ -12,7 +12,7 @@ use std::time::Duration;
 use parking_lot::{Condvar, Mutex};
 
 use crate::bootstrap::PeerEvent;
-use crate::bootstrap::dial::{Call, Connection, Next, Places, SLICE, check_abort, dial, flush, next_message};
+use crate::bootstrap::dial::{Call, Connection, Next, Places, SLICE, check_abort, dial};
 use crate::bootstrap::link::{Closed, Receiver, Sender};
 use crate::bootstrap::peer::{PeerInfo, process_token};
 use crate::bootstrap::wire::Message;
@@ -77,7 +77,7 @@ pub fn join(
             return Err(error);
         }
     };
-    let Connection { sender, receiver, pid } = connection;
+    let Connection { sender, receiver, pid, .. } = connection;
     let shared = Arc::new(Shared {
         sender: Mutex::new(sender),
         state: Mutex::new(State::default()),
@@ -107,15 +107,13 @@ fn converse(
     let who = format!("rank {} of {}", call.rank, call.nranks);
     let mut step = Some((register, info));
     loop {
-        match next_message(&mut connection.receiver, deadline, call.abort) {
+        match connection.next(deadline, call.abort) {
             Next::Message(Message::Welcome { session }) => {
                 let Some((register, info)) = step.take() else {
                     return Err(Error::internal("the rendezvous welcomed this rank twice"));
                 };
                 register(session)?;
-                connection.sender.push(&Message::Join(info));
-                let socket = connection.receiver.socket().clone();
-                flush(&mut connection.sender, &socket, deadline, call.abort)?;
+                connection.send(&Message::Join(info), deadline, call.abort)?;
             }
             Next::Message(Message::Roster { hub, peers }) => {
                 if peers.len() != call.nranks as usize {
@@ -145,12 +143,10 @@ fn converse(
 }
 
 fn ask_who_is_missing(connection: &mut Connection, abort: &AtomicBool) -> Option<Vec<u32>> {
-    connection.sender.push(&Message::Who);
     let deadline = Deadline::after(LAST_WORD);
-    let socket = connection.receiver.socket().clone();
-    flush(&mut connection.sender, &socket, deadline, abort).ok()?;
+    connection.send(&Message::Who, deadline, abort).ok()?;
     loop {
-        match next_message(&mut connection.receiver, deadline, abort) {
+        match connection.next(deadline, abort) {
             Next::Message(Message::Missing(missing)) => return Some(missing),
             Next::Message(_) => {}
             _ => return None,
@@ -160,14 +156,13 @@ fn ask_who_is_missing(connection: &mut Connection, abort: &AtomicBool) -> Option
 
 /// Tells the others why this rank will not be there. The rendezvous confirms when they know.
 fn say_goodbye(connection: &mut Connection, error: &Error) {
-    connection.sender.push(&Message::Fail { code: error.code(), message: error.message().to_owned() });
+    let fail = Message::Fail { code: error.code(), message: error.message().to_owned() };
     let (deadline, no_abort) = (Deadline::after(LAST_WORD), AtomicBool::new(false));
-    let socket = connection.receiver.socket().clone();
-    if flush(&mut connection.sender, &socket, deadline, &no_abort).is_err() {
+    if connection.send(&fail, deadline, &no_abort).is_err() {
         return;
     }
     loop {
-        match next_message(&mut connection.receiver, deadline, &no_abort) {
+        match connection.next(deadline, &no_abort) {
             // Refused: the rendezvous has no place for this rank, so there is nobody to tell.
             Next::Message(Message::Done | Message::Refused { .. }) => return,
             Next::Message(_) => {}

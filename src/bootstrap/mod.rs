@@ -29,7 +29,7 @@ use crate::param;
 use crate::process::{generation, service};
 use crate::sys::{Deadline, interfaces};
 
-use dial::{Call, Next, Places, check_abort, dial, flush, next_message};
+use dial::{Call, Next, Places, check_abort, dial};
 use door::{Door, door, door_name};
 use id::UniqueId;
 use member::Member;
@@ -284,10 +284,12 @@ impl Bootstrap {
     ) -> Result<(Vec<u8>, Vec<OwnedFd>)> {
         let mut connection = dial(call, places, deadline)?;
         connection.receiver.accept_descriptors();
-        connection.sender.push(&Message::Ask(payload.to_vec()));
-        let socket = connection.receiver.socket().clone();
-        flush(&mut connection.sender, &socket, deadline, call.abort)?;
-        match next_message(&mut connection.receiver, deadline, call.abort) {
+        match connection.next(deadline, call.abort) {
+            Next::Message(Message::Welcome { .. }) => {}
+            _ => return Err(Error::internal("the asked rank does not say welcome")),
+        }
+        connection.send(&Message::Ask(payload.to_vec()), deadline, call.abort)?;
+        match connection.next(deadline, call.abort) {
             Next::Message(Message::Answer { descriptors, result: Ok(payload) }) => {
                 let passed = connection.receiver.take_descriptors();
                 if passed.len() != descriptors as usize {

@@ -144,7 +144,10 @@ impl Incoming {
 
 impl Actor for Incoming {
     fn start(&mut self, io: &mut Io<'_>) {
-        if let Some((_, receiver)) = &self.link {
+        if let Some((sender, receiver)) = &mut self.link {
+            sender.push(&Message::Welcome { session: self.served.session });
+            // A fresh connection has room for it.
+            let _ = sender.flush();
             io.watch(0, receiver.socket(), Interest::Read);
             io.timer(0, QUESTION);
         }

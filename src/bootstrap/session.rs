@@ -102,6 +102,7 @@ impl Session {
             self.members.resize_with(hello.nranks as usize, || None);
             self.contributions.resize_with(hello.nranks as usize, || None);
         }
+        tracing::info!(target: "BOOTSTRAP", "rank {} of {} has arrived ({origin})", hello.rank, hello.nranks);
         let rank = hello.rank as usize;
         let end =
             origin.pid().filter(|pid| *pid as u32 != std::process::id()).and_then(process_end).map(Arc::new);
