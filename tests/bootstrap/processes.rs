@@ -2,6 +2,7 @@
 //!
 //! A process is this binary again, running only [`process`], which obeys lines on its standard input and answers with lines.
 
+use std::cell::RefCell;
 use std::io::{BufRead, BufReader, Read, Seek, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::{Child, ChildStdin, Command, Stdio};
@@ -21,6 +22,8 @@ struct Process {
     child: Child,
     input: ChildStdin,
     lines: Receiver<String>,
+    /// Lines that nobody has asked for yet.
+    heard: RefCell<Vec<String>>,
 }
 
 impl Process {
@@ -45,24 +48,25 @@ impl Process {
                 }
             });
         }
-        Process { input: child.stdin.take().unwrap(), child, lines }
+        Process { input: child.stdin.take().unwrap(), child, lines, heard: RefCell::default() }
     }
 
     fn tell(&mut self, line: &str) {
         writeln!(self.input, "{line}").unwrap();
     }
 
-    /// The rest of the next line that contains `mark`; other lines are passed over.
+    /// The rest of the next line that contains `mark`; other lines are kept for later.
     fn hear(&self, mark: &str) -> String {
         let until = Instant::now() + AMPLE;
-        let mut passed = Vec::new();
+        let mut heard = self.heard.borrow_mut();
         loop {
+            if let Some(at) = heard.iter().position(|line| line.contains(mark)) {
+                let line = heard.remove(at);
+                return line.split_once(mark).unwrap().1.trim().to_owned();
+            }
             match self.lines.recv_timeout(until.saturating_duration_since(Instant::now())) {
-                Ok(line) => match line.split_once(mark) {
-                    Some((_, rest)) => return rest.trim().to_owned(),
-                    None => passed.push(line),
-                },
-                Err(error) => panic!("no line with {mark:?} ({error}) in: {passed:#?}"),
+                Ok(line) => heard.push(line),
+                Err(error) => panic!("no line with {mark:?} ({error}) in: {heard:#?}"),
             }
         }
     }
@@ -231,10 +235,10 @@ fn processes_exchange_bytes_and_memory() {
     for process in &all {
         assert_eq!(process.hear("@gathered"), "from-0 from-1 from-2");
     }
-    for asker in 0..3 {
+    for (asker, process) in all.iter_mut().enumerate() {
         for asked in 0..3 {
-            all[asker].tell(&format!("request {asked}"));
-            assert_eq!(all[asker].hear("@answer"), format!("rank {asked} to {asker}"));
+            process.tell(&format!("request {asked}"));
+            assert_eq!(process.hear("@answer"), format!("rank {asked} to {asker}"));
         }
     }
     all.iter_mut().for_each(|process| process.tell("leave"));

@@ -202,7 +202,8 @@ fn another_library_version_is_refused_on_every_rank() {
 #[test]
 fn a_rank_that_breaks_the_rules_is_given_up_and_named() {
     let version = own_version();
-    let breaches: [(&str, fn(&[u8; 32]) -> Vec<u8>); 4] = [
+    type Breach = fn(&[u8; 32]) -> Vec<u8>;
+    let breaches: [(&str, Breach); 4] = [
         ("a message is longer than allowed", |_| [255; 8].to_vec()),
         ("a message is not what was sent", |key| frame(key, 7, &[4])),
         ("a message makes no sense", |key| frame(key, 0, &[99, 1, 2])),
