@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use crate::config;
+use crate::context;
 use crate::error::{
     COOPERATIVE_LAUNCH_TOO_LARGE, INVALID_HANDLE, INVALID_VALUE, LAUNCH_OUT_OF_RESOURCES, NOT_SUPPORTED,
     Result,
@@ -63,6 +64,9 @@ struct Request {
 fn launch(request: Request) -> Result {
     let function = module::get(request.function)?;
     let stream = stream::get(request.stream)?;
+    if !stream.context.is(context::current()?) {
+        return Err(INVALID_HANDLE);
+    }
     if function.context.is_some_and(|owner| !owner.is(stream.context)) {
         return Err(INVALID_HANDLE);
     }

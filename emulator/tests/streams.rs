@@ -314,6 +314,32 @@ fn pageable_memory_is_read_at_the_call() {
 }
 
 #[test]
+fn calls_need_the_right_context() {
+    setup();
+    let fill = function("emu_probe_fill");
+    let (s, e, data) = (stream(1), event(), alloc(4));
+    let arg = Fill { data, count: 1, value: 1, pad: 0 };
+    let _other: usize = out!(|out| cuCtxCreate_v2(out, 0, 1));
+    assert_eq!(launch_code(fill, 1, s, &arg), 400, "a stream of another context");
+    ok!(cuMemsetD32Async(data, 1, 1, s));
+    ok!(cuStreamSynchronize(s));
+    let foreign = stream(1);
+    fails!(400, cuEventRecord(e, foreign));
+    ok!(cuStreamWaitEvent(foreign, e, 0));
+    let without = std::thread::spawn(move || {
+        fails!(201, cuStreamSynchronize(s));
+        fails!(201, cuMemsetD32Async(data, 1, 1, s));
+        fails!(201, cuCtxSynchronize());
+        let mut ptr = 0;
+        fails!(201, cuMemAlloc_v2(Out::from(&mut ptr), 4));
+        let mut context = 1;
+        ok!(cuCtxGetCurrent(Out::from(&mut context)));
+        assert_eq!(context, 0);
+    });
+    without.join().unwrap();
+}
+
+#[test]
 fn priorities_flags_and_handles() {
     setup();
     let (mut least, mut greatest) = (1, 1);

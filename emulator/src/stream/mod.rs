@@ -98,6 +98,8 @@ impl Stream {
         &self,
         place: impl FnOnce(&mut State) -> Result<Placement>,
     ) -> Result<Option<Arc<Op>>> {
+        // Which context is current does not matter to most work, but there must be one.
+        context::current()?;
         self.context.check()?;
         let _order = self.blocks().then(|| self.context.order.lock());
         if self.kind == Kind::Legacy {
@@ -287,6 +289,7 @@ cu! {
 
     fn cuStreamQuery / cuStreamQuery_ptsz (stream: CUstream) {
         let stream = get(stream)?;
+        context::current()?;
         stream.forbid_capture()?;
         capture::forbid_unsafe()?;
         if stream.outstanding().is_empty() { stream.context.check() } else { Err(NOT_READY) }
@@ -294,6 +297,7 @@ cu! {
 
     fn cuStreamSynchronize / cuStreamSynchronize_ptsz (stream: CUstream) {
         let stream = get(stream)?;
+        context::current()?;
         stream.forbid_capture()?;
         if stream.kind == Kind::Legacy {
             capture::forbid_legacy(stream.context)?;

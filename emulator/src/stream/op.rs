@@ -187,6 +187,13 @@ mod pool {
                 next = run_task(op);
             }
             IDLE.lock().push(seat.clone());
+            // The next task often comes at once, and waking a sleeping thread costs more than the task.
+            for _ in 0..50 {
+                if seat.op.lock().is_some() {
+                    break;
+                }
+                std::thread::yield_now();
+            }
             let mut op = seat.op.lock();
             while op.is_none() {
                 seat.given.wait(&mut op);
