@@ -41,6 +41,25 @@ pub enum Work {
     Wait(Arc<Event>),
     /// Takes memory away once the work before it has ended.
     Free(u64),
+    /// The place in a graph where its memory comes or goes; it is there as long as the graph.
+    Memory(Arc<GraphMemory>, MemoryNode),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MemoryNode {
+    Alloc,
+    Free,
+}
+
+/// Memory of a graph and its copies.
+pub struct GraphMemory {
+    pub address: u64,
+}
+
+impl Drop for GraphMemory {
+    fn drop(&mut self) {
+        crate::memory::alloc::free_now(self.address);
+    }
 }
 
 #[derive(Clone)]
@@ -72,7 +91,7 @@ pub enum MemOpKind {
 /// Queues the work in a context behind the operations of `before`. The caller holds no lock that the work needs.
 pub fn start(work: Work, context: &'static Context, before: &[Arc<Op>]) -> Arc<Op> {
     match work {
-        Work::Empty => Op::submit(before, Job::Marker(Box::new(|| {}))),
+        Work::Empty | Work::Memory(..) => Op::submit(before, Job::Marker(Box::new(|| {}))),
         Work::Record(event) => event.record(before, context),
         Work::Wait(event) => {
             let mut before = before.to_vec();
@@ -122,7 +141,12 @@ fn run(work: &Work, context: &'static Context, op: &Arc<Op>) {
             crate::memory::alloc::free_now(*address);
             Ok(())
         }
-        Work::Empty | Work::Child(_) | Work::Record(_) | Work::Wait(_) | Work::Callback { .. } => Ok(()),
+        Work::Empty
+        | Work::Memory(..)
+        | Work::Child(_)
+        | Work::Record(_)
+        | Work::Wait(_)
+        | Work::Callback { .. } => Ok(()),
     };
     if let Err(code) = result {
         context.fail(code);

@@ -371,6 +371,39 @@ fn a_graph_inside_a_graph() {
 }
 
 #[test]
+fn captured_memory_lives_with_its_graph() {
+    let _turn = setup();
+    let s = stream(1);
+    let data = alloc(4);
+    begin(s, GLOBAL);
+    let ptr: u64 = out!(|out| cuMemAllocAsync(out, 64, s));
+    ok!(cuMemsetD32Async(ptr, 12, 16, s));
+    ok!(cuMemcpyDtoDAsync_v2(data, ptr + 60, 4, s));
+    ok!(cuMemFreeAsync(ptr, s));
+    let graph = end(s);
+    let mut nodes = [0usize; 4];
+    let mut count = 4;
+    ok!(cuGraphGetNodes(graph, Out::new(nodes.as_mut_ptr()), Out::from(&mut count)));
+    let kinds = nodes.map(|node| -> u32 { out!(|out| cuGraphNodeGetType(node, out)) });
+    assert_eq!(kinds, [10, 2, 1, 11]);
+    let exec = instantiate(graph);
+    ok!(cuGraphDestroy(graph));
+    for _ in 0..2 {
+        preset(data, 0, 1);
+        run(exec, s);
+        assert_eq!(read_word(data), 12);
+    }
+    let gone = || {
+        let mut base = 0;
+        // SAFETY: asks about an address.
+        unsafe { cuMemGetAddressRange_v2(Out::from(&mut base), Out::NULL, ptr) }
+    };
+    assert_eq!(gone(), 0);
+    ok!(cuGraphExecDestroy(exec));
+    eventually("the memory goes", || gone() == 500);
+}
+
+#[test]
 fn graphs_built_by_hand() {
     let _turn = setup();
     let s = stream(1);

@@ -111,9 +111,14 @@ fn export() {
     ok!(cuIpcGetMemHandle(Out::from(&mut handle), ptr + 10));
     say(&hex(&handle.reserved));
     say(&read_word(ptr + 996).to_string());
-    while listen() != "end" {
-        say(&read_word(ptr + 996).to_string());
-    }
+    listen();
+    say(&read_word(ptr + 996).to_string());
+    listen();
+    ok!(cuMemFree_v2(ptr));
+    let next = alloc(1000);
+    ok!(cuIpcGetMemHandle(Out::from(&mut handle), next));
+    say("freed");
+    listen();
 }
 
 #[test]
@@ -136,11 +141,13 @@ fn memory_is_shared_by_legacy_ipc() {
     peer.tell("look");
     assert_eq!(peer.hear(), "77");
 
-    peer.kill();
-    assert_eq!(read_word(ptr + 996), 77, "an opened piece outlives its owner");
     ok!(cuIpcCloseMemHandle(ptr));
     ok!(cuIpcCloseMemHandle(ptr));
     fails!(1, cuIpcCloseMemHandle(ptr));
+    peer.tell("free");
+    peer.hear();
+    fails!(1, cuIpcOpenMemHandle_v2(Out::from(&mut ptr), handle, 1));
+    peer.kill();
     fails!(400, cuIpcOpenMemHandle_v2(Out::from(&mut ptr), handle, 1));
 }
 
@@ -159,6 +166,19 @@ fn export_event() {
     listen();
     store(gate, 1);
     listen();
+}
+
+#[test]
+fn an_opened_piece_outlives_its_owner() {
+    setup();
+    let mut peer = Role::start("export", &[]);
+    let handle = handle(&peer.hear());
+    let mut ptr = 0u64;
+    ok!(cuIpcOpenMemHandle_v2(Out::from(&mut ptr), handle, 1));
+    peer.hear();
+    peer.kill();
+    assert_eq!(read(ptr, 1000), [0x11; 1000]);
+    ok!(cuIpcCloseMemHandle(ptr));
 }
 
 #[test]

@@ -17,7 +17,7 @@ use crate::types::{
     CUbatchMemOpNodeParams, CUcontext, CUevent, CUgraph, CUgraphEdgeData, CUgraphNode, CUhostNodeParams,
     CUkernelNodeParams, CUmemcpy3D, CUmemsetNodeParams, In, Out, Text,
 };
-use crate::work::Work;
+use crate::work::{MemoryNode, Work};
 
 impl Work {
     /// The `CUgraphNodeType` of a node with this work.
@@ -31,7 +31,8 @@ impl Work {
             Work::Empty => 5,
             Work::Wait(_) => 6,
             Work::Record(_) => 7,
-            Work::Free(_) => 11,
+            Work::Memory(_, MemoryNode::Alloc) => 10,
+            Work::Free(_) | Work::Memory(_, MemoryNode::Free) => 11,
             Work::MemOps(_) => 12,
         }
     }

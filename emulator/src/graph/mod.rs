@@ -20,7 +20,7 @@ use crate::error::{INVALID_VALUE, Result};
 use crate::handle::{self, Registry};
 use crate::stream::op::{Job, Op};
 use crate::types::{CUgraph, CUgraphNode};
-use crate::work::{self, Work};
+use crate::work::{self, GraphMemory, MemoryNode, Work};
 use user_object::Held;
 
 pub struct Graph {
@@ -183,6 +183,15 @@ impl Graph {
             *copy.objects.lock() = self.objects.lock().iter().map(Held::again).collect();
         }
         copy
+    }
+
+    /// The graph's memory that begins at an address.
+    pub fn memory_at(&self, address: u64) -> Option<Arc<GraphMemory>> {
+        let memory = |node: &Arc<Node>| match &*node.work.lock() {
+            Work::Memory(memory, MemoryNode::Alloc) if memory.address == address => Some(memory.clone()),
+            _ => None,
+        };
+        self.inner.lock().nodes.iter().find_map(memory)
     }
 
     /// Queues the whole graph behind the operations of `before`; the returned operation ends last.

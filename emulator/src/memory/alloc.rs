@@ -21,13 +21,16 @@ use crate::types::{CUdeviceptr, Out};
 
 /// Allocations start at multiples of this.
 const ALIGNMENT: u64 = 512;
+/// Bytes of a label. A page that is never written takes no memory.
+pub const LABEL: u64 = PAGE;
 
-/// A piece of a device's file, mapped.
+/// A piece of a device's file, mapped. The page before it in the file is the label of what was exported by legacy IPC.
 pub struct DeviceMemory {
     area: Option<Area>,
     device: &'static Device,
+    /// Where the memory begins in the file, behind the label.
     pub file_offset: u64,
-    pub file_len: u64,
+    file_len: u64,
     /// Whether transfers of this memory are to be synchronous (`CU_POINTER_ATTRIBUTE_SYNC_MEMOPS`).
     pub sync_memops: AtomicU64,
 }
@@ -36,7 +39,7 @@ impl Drop for DeviceMemory {
     fn drop(&mut self) {
         self.area = None;
         if let Ok(arena) = arena(self.device) {
-            map::punch(arena.file.as_raw_fd(), self.file_offset, self.file_len);
+            map::punch(arena.file.as_raw_fd(), self.file_offset - LABEL, LABEL + self.file_len);
         }
         self.device.give_back(self.file_len);
     }
@@ -69,9 +72,9 @@ fn make(device: &'static Device, size: u64) -> Result<(u64, DeviceMemory)> {
     let file_offset = {
         let mut end = arena.size.lock();
         let offset = *end;
-        map::resize(&arena.file, offset + len)?;
-        *end += len;
-        offset
+        map::resize(&arena.file, offset + LABEL + len)?;
+        *end += LABEL + len;
+        offset + LABEL
     };
     // From here on `Drop` undoes what was done.
     let mut memory =

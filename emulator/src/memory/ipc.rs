@@ -1,9 +1,10 @@
 //! Legacy IPC: 64-byte handles with which another process of the same user opens memory or an event.
 //!
 //! A handle names a descriptor of the exporting process; opening goes through `/proc/<pid>/fd/<n>`, and the file's
-//! identity is compared so that a descriptor number which is used again by then opens nothing. A process cannot open its
-//! own handles, as with the real driver. An opened piece is kept, and counted, until it is closed as often as it was
-//! opened.
+//! identity is compared so that a descriptor number which is used again by then opens nothing. Exported memory is
+//! labelled with the allocation's number, which goes with the allocation: a handle of freed memory opens nothing either.
+//! A process cannot open its own handles, as with the real driver. An opened piece is kept, and counted, until it is
+//! closed as often as it was opened.
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
@@ -43,19 +44,22 @@ pub struct Ticket {
     offset: u64,
     size: u64,
     uuid: CUuuid,
+    /// The number of the allocation in its process.
+    id: u64,
 }
 
 impl Ticket {
     pub fn for_event(fd: RawFd) -> Result<Ticket> {
         let (_, inode, size) = map::identity(fd)?;
         let uuid = CUuuid::default();
-        Ok(Ticket { kind: EVENT, skip: 0, pid: std::process::id(), fd, inode, offset: 0, size, uuid })
+        Ok(Ticket { kind: EVENT, skip: 0, pid: std::process::id(), fd, inode, offset: 0, size, uuid, id: 0 })
     }
 
     fn for_memory(range: &Range, memory: &DeviceMemory) -> Result<Ticket> {
         let device = range.device.ok_or(INVALID_VALUE)?;
         let fd = alloc::arena_fd(device)?;
         let (_, inode, _) = map::identity(fd)?;
+        map::write_word(fd, memory.file_offset - alloc::LABEL, range.id)?;
         Ok(Ticket {
             kind: MEMORY,
             skip: (range.start % map::PAGE) as u32,
@@ -65,6 +69,7 @@ impl Ticket {
             offset: memory.file_offset,
             size: range.size,
             uuid: device.uuid,
+            id: range.id,
         })
     }
 
@@ -79,6 +84,7 @@ impl Ticket {
         reserved[24..32].copy_from_slice(&self.offset.to_le_bytes());
         reserved[32..40].copy_from_slice(&self.size.to_le_bytes());
         reserved[40..56].copy_from_slice(&self.uuid.bytes);
+        reserved[56..].copy_from_slice(&self.id.to_le_bytes());
         CUipcHandle { reserved }
     }
 
@@ -98,6 +104,7 @@ impl Ticket {
             offset: long(24),
             size: long(32),
             uuid: CUuuid { bytes: std::array::from_fn(|i| bytes[40 + i]) },
+            id: long(56),
         })
     }
 
@@ -161,6 +168,10 @@ cu! {
             return Err(crate::error::PEER_ACCESS_UNSUPPORTED);
         }
         let fd = ticket.open()?;
+        let label = ticket.offset.checked_sub(alloc::LABEL).ok_or(INVALID_VALUE)?;
+        if map::read_word(fd.as_raw_fd(), label)? != ticket.id {
+            return Err(INVALID_VALUE);
+        }
         let len = (u64::from(ticket.skip) + ticket.size).next_multiple_of(map::PAGE);
         let area = Area::reserve(len, map::PAGE, 0)?;
         area.place(0, len, fd.as_raw_fd(), ticket.offset, libc::PROT_READ | libc::PROT_WRITE)?;
@@ -205,8 +216,17 @@ mod tests {
     #[test]
     fn a_handle_survives_packing() {
         let uuid = CUuuid { bytes: *b"0123456789abcdef" };
-        let ticket =
-            Ticket { kind: MEMORY, skip: 512, pid: 7, fd: 5, inode: 1 << 40, offset: 4096, size: 100, uuid };
+        let ticket = Ticket {
+            kind: MEMORY,
+            skip: 512,
+            pid: 7,
+            fd: 5,
+            inode: 1 << 40,
+            offset: 4096,
+            size: 100,
+            uuid,
+            id: 9,
+        };
         assert!(Ticket::unpack(&ticket.pack(), MEMORY).is_ok_and(|back| back == ticket));
         assert!(Ticket::unpack(&ticket.pack(), EVENT).is_err());
         assert!(Ticket::unpack(&CUipcHandle { reserved: [0; 64] }, MEMORY).is_err());

@@ -121,6 +121,22 @@ pub fn punch(fd: RawFd, offset: u64, len: u64) {
     unsafe { libc::fallocate(fd, mode, offset as libc::off_t, len as libc::off_t) };
 }
 
+/// Writes a word into a file.
+pub fn write_word(fd: RawFd, offset: u64, word: u64) -> Result {
+    let bytes = word.to_ne_bytes();
+    // SAFETY: the buffer holds eight bytes.
+    let written = unsafe { libc::pwrite(fd, bytes.as_ptr().cast(), bytes.len(), offset as libc::off_t) };
+    if written == 8 { Ok(()) } else { Err(OUT_OF_MEMORY) }
+}
+
+/// Reads a word from a file.
+pub fn read_word(fd: RawFd, offset: u64) -> Result<u64> {
+    let mut bytes = [0; 8];
+    // SAFETY: the buffer has room for eight bytes.
+    let read = unsafe { libc::pread(fd, bytes.as_mut_ptr().cast(), bytes.len(), offset as libc::off_t) };
+    if read == 8 { Ok(u64::from_ne_bytes(bytes)) } else { Err(INVALID_VALUE) }
+}
+
 /// Another descriptor of the same file, closed on exec.
 pub fn duplicate(fd: RawFd) -> Result<OwnedFd> {
     // SAFETY: plain system call.

@@ -1,10 +1,11 @@
 //! Memory pools and stream-ordered allocation, in their simple form.
 //!
 //! Memory is there as soon as cuMemAllocAsync returns and goes when the stream reaches cuMemFreeAsync. Pools are names:
-//! they keep no memory, their attributes can be set and read, and every peer can use what comes from them. Neither call
-//! can be captured.
+//! they keep no memory, their attributes can be set and read, and every peer can use what comes from them. Captured,
+//! the two calls become nodes, and the memory is there from the capture to the end of the graph and its copies.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use parking_lot::Mutex;
 
@@ -12,10 +13,10 @@ use super::{Origin, alloc};
 use crate::config;
 use crate::context;
 use crate::device;
-use crate::error::{INVALID_HANDLE, INVALID_VALUE, NOT_SUPPORTED, Result, STREAM_CAPTURE_UNSUPPORTED};
+use crate::error::{INVALID_HANDLE, INVALID_VALUE, NOT_SUPPORTED, Result};
 use crate::stream::{self, Placement};
 use crate::types::{CUdevice, CUdeviceptr, CUmemAccessDesc, CUmemLocation, CUmemoryPool, CUstream, In, Out};
-use crate::work::Work;
+use crate::work::{GraphMemory, MemoryNode, Work};
 
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -79,20 +80,16 @@ fn allocate(out: Out<CUdeviceptr>, size: usize, pool: Option<CUmemoryPool>, stre
     if device != stream.context.device.ordinal {
         return Err(INVALID_VALUE);
     }
-    queue_uncaptured(&stream, Work::Empty)?;
-    out.set(alloc::allocate(stream.context, size, |memory| Origin::Pool(memory, pool))?)
-}
-
-fn queue_uncaptured(stream: &stream::Stream, work: Work) -> Result {
-    stream
-        .submit_with(|state| match &state.capture {
-            Some(capture) => {
-                capture.invalidate();
-                Err(STREAM_CAPTURE_UNSUPPORTED)
-            }
-            None => Ok(Placement::Queue(work, Vec::new())),
-        })
-        .map(|_| ())
+    let address = alloc::allocate(stream.context, size, |memory| Origin::Pool(memory, pool))?;
+    let queued = stream.submit_with(|state| match &mut state.capture {
+        Some(capture) => {
+            capture.add(Work::Memory(Arc::new(GraphMemory { address }), MemoryNode::Alloc))?;
+            Ok(Placement::Captured)
+        }
+        None => Ok(Placement::Queue(Work::Empty, Vec::new())),
+    });
+    queued.inspect_err(|_| alloc::free_now(address))?;
+    out.set(address)
 }
 
 cu! {
@@ -199,6 +196,15 @@ cu! {
         if !matches!(range.origin, Origin::Device(_) | Origin::Managed(_) | Origin::Pool(..)) {
             return Err(INVALID_VALUE);
         }
-        queue_uncaptured(&*stream::get(stream)?, Work::Free(ptr))
+        let place = |state: &mut stream::State| match &mut state.capture {
+            // Only memory of the same graph can be freed by it.
+            Some(capture) => {
+                let memory = capture.graph().memory_at(ptr).ok_or(INVALID_VALUE)?;
+                capture.add(Work::Memory(memory, MemoryNode::Free))?;
+                Ok(Placement::Captured)
+            }
+            None => Ok(Placement::Queue(Work::Free(ptr), Vec::new())),
+        };
+        stream::get(stream)?.submit_with(place).map(|_| ())
     }
 }

@@ -106,6 +106,10 @@ impl Capture {
     pub fn invalidate(&self) {
         self.session.invalidate();
     }
+
+    pub fn graph(&self) -> &Graph {
+        &self.session.graph
+    }
 }
 
 static SESSIONS: Mutex<Vec<Arc<Session>>> = Mutex::new(Vec::new());

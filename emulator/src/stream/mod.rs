@@ -291,6 +291,9 @@ cu! {
         let stream = get(stream)?;
         context::current()?;
         stream.forbid_capture()?;
+        if stream.kind == Kind::Legacy {
+            capture::forbid_legacy(stream.context)?;
+        }
         capture::forbid_unsafe()?;
         if stream.outstanding().is_empty() { stream.context.check() } else { Err(NOT_READY) }
     }
