@@ -340,6 +340,35 @@ fn calls_need_the_right_context() {
 }
 
 #[test]
+fn threads_that_mix_all_kinds_of_streams_come_to_an_end() {
+    setup();
+    let context: usize = out!(|out| cuCtxGetCurrent(out));
+    const ROUNDS: u32 = 200;
+    let threads: Vec<_> = (0..4)
+        .map(|_| {
+            std::thread::spawn(move || {
+                ok!(cuCtxSetCurrent(context));
+                let (blocking, free, mark) = (stream(0), stream(1), event());
+                let data = alloc(8);
+                for round in 1..=ROUNDS {
+                    ok!(cuMemsetD32Async(data, round, 1, blocking));
+                    ok!(cuEventRecord(mark, blocking));
+                    ok!(cuStreamWaitEvent(free, mark, 0));
+                    ok!(cuMemcpyDtoDAsync_v2(data + 4, data, 4, free));
+                    ok!(cuStreamSynchronize(free));
+                    ok!(cuMemsetD32Async(data, 0, 1, 0));
+                    ok!(cuMemsetD32Async(data, round, 1, 2));
+                    assert_eq!((read_word(data + 4), read_word(data)), (round, round));
+                }
+                ok!(cuStreamDestroy_v2(free));
+            })
+        })
+        .collect();
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
+    ok!(cuCtxSynchronize());
+}
+
+#[test]
 fn priorities_flags_and_handles() {
     setup();
     let (mut least, mut greatest) = (1, 1);
