@@ -23,6 +23,7 @@ use crate::error::{Error, Result};
 use crate::param;
 use crate::process::generation::generation;
 use crate::sys::fd::Waker;
+use crate::sys::fork::ParentOnly;
 
 /// Something that lives on the service thread.
 pub trait Actor: Any + Send {
@@ -279,7 +280,8 @@ fn guarded(what: &str, closure: impl FnOnce()) -> bool {
 }
 
 struct Watch {
-    fd: Arc<OwnedFd>,
+    /// A child that lives on must not keep a connection of ours open.
+    fd: ParentOnly,
     interest: Interest,
 }
 
@@ -346,7 +348,8 @@ impl Reactor {
             self.commands();
             for (id, key, fd, ready) in ready {
                 // An actor that ran meanwhile may have given the key to another descriptor.
-                let current = self.watches.get(&(id, key)).is_some_and(|watch| Arc::ptr_eq(&watch.fd, &fd));
+                let current =
+                    self.watches.get(&(id, key)).is_some_and(|watch| Arc::ptr_eq(watch.fd.fd(), &fd));
                 drop(fd);
                 if current {
                     self.visit_any(id, |actor, io| actor.ready(io, key, ready));
@@ -373,7 +376,7 @@ impl Reactor {
                 Interest::Read => PollFlags::POLLIN,
                 Interest::ReadWrite => PollFlags::POLLIN | PollFlags::POLLOUT,
             };
-            set.push(PollFd::new(watch.fd.as_fd(), wanted));
+            set.push(PollFd::new(watch.fd.fd().as_fd(), wanted));
         }
         let Ok(count) = nix::poll::poll(&mut set, timeout) else {
             // Interrupted, or short of kernel memory: look again after what is due.
@@ -393,7 +396,7 @@ impl Reactor {
             if !events.is_empty() {
                 let writable = events.contains(PollFlags::POLLOUT);
                 let readable = events.intersects(!PollFlags::POLLOUT);
-                ready.push((*id, *key, watch.fd.clone(), Ready { readable, writable }));
+                ready.push((*id, *key, watch.fd.fd().clone(), Ready { readable, writable }));
             }
         }
         ready
@@ -476,7 +479,13 @@ impl Io<'_> {
 
     /// Calls [`Actor::ready`] whenever `fd` is ready; replaces what the key stood for.
     pub fn watch(&mut self, key: u64, fd: &Arc<OwnedFd>, interest: Interest) {
-        self.reactor.watches.insert((self.id, key), Watch { fd: fd.clone(), interest });
+        match self.reactor.watches.get_mut(&(self.id, key)) {
+            Some(watch) if Arc::ptr_eq(watch.fd.fd(), fd) => watch.interest = interest,
+            _ => {
+                let fd = ParentOnly::new(fd.clone());
+                self.reactor.watches.insert((self.id, key), Watch { fd, interest });
+            }
+        }
     }
 
     pub fn unwatch(&mut self, key: u64) {

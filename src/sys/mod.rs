@@ -2,6 +2,7 @@
 
 pub mod deadline;
 pub mod fd;
+pub mod fork;
 pub mod host;
 pub mod interfaces;
 pub mod socket;

@@ -94,9 +94,13 @@ impl Drop for Process {
 
 /// Ranks 0 and up of one communicator, each a process; the first made the id.
 fn group(nranks: u32) -> Vec<Process> {
+    group_of(nranks, |id| *id)
+}
+
+fn group_of(nranks: u32, change: impl FnOnce(&Id) -> Id) -> Vec<Process> {
     let mut processes: Vec<Process> = (0..nranks).map(|_| Process::start(&[])).collect();
     processes[0].tell("id");
-    let id = unhex(&processes[0].hear("@id"));
+    let id = change(&unhex(&processes[0].hear("@id")));
     for (process, rank) in processes.iter_mut().zip(0..) {
         process.join(&id, rank, nranks);
     }
@@ -339,8 +343,8 @@ fn last_words_are_heard_even_when_the_process_exits_at_once() {
 
 #[test]
 fn a_forked_child_that_lives_on_does_not_hide_its_parents_end() {
-    for killed in [0, 1] {
-        let mut all = group(2);
+    for (killed, tcp) in [(0, false), (1, false), (0, true), (1, true)] {
+        let mut all = group_of(2, |id| if tcp { tcp_only(id) } else { *id });
         all[killed].tell("fork-sleeper");
         let sleeper = Pid::from_raw(all[killed].hear("@forked").parse().unwrap());
         all[killed].kill();
