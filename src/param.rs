@@ -41,6 +41,16 @@ pub enum Source {
     Environment,
 }
 
+impl std::fmt::Display for Source {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Source::Default => formatter.write_str("default"),
+            Source::File(path) => write!(formatter, "{}", path.display()),
+            Source::Environment => formatter.write_str("environment"),
+        }
+    }
+}
+
 macro_rules! settings {
     ($($key:ident $name:literal $form:expr, $default:literal, $doc:literal;)*) => {
         #[allow(non_camel_case_types, clippy::upper_case_acronyms)]
@@ -75,6 +85,8 @@ settings! {
         "Use addresses of this family only.";
     PORT_RANGE "OXCCL_PORT_RANGE" Form::Text, "(the system's)",
         "TCP ports on which to listen, first-last, for firewalls.";
+    UNIX_SOCKETS "OXCCL_UNIX_SOCKETS" Form::Bool, "1",
+        "Let ranks of one host meet over Unix sockets; without them they meet over TCP, and processes cannot share memory.";
     COMM_ID "NCCL_COMM_ID" Form::Text, "",
         "host:port on which rank 0 listens; replaces the exchange of a unique id.";
     COMM_KEY "OXCCL_COMM_KEY" Form::Text, "",
@@ -150,12 +162,6 @@ pub fn entry(setting: Setting) -> &'static Entry {
     &TABLE[setting.0]
 }
 
-/// All settings whose value does not come from the default: name, value, source.
-pub fn given() -> Vec<(&'static str, String, Source)> {
-    let all = (0..TABLE.len()).map(|index| (TABLE[index].name, value(Setting(index))));
-    all.filter_map(|(name, value)| Some((name, value.text?, value.source))).collect()
-}
-
 #[derive(Debug, Clone)]
 struct Value {
     /// `None` when not set, or when what was set has the wrong form.
@@ -195,7 +201,12 @@ fn read(entry: &Entry, environment: &mut dyn FnMut(&str) -> Option<String>, file
         return Value { text: None, source: Source::Default };
     };
     match check(entry.form, &given) {
-        Ok(text) => Value { text: Some(text), source },
+        Ok(text) => {
+            if entry.name != TABLE[COMM_KEY.0].name {
+                tracing::info!(target: "ENV", "{} set by {source} to {text}", entry.name);
+            }
+            Value { text: Some(text), source }
+        }
         Err(accepted) => {
             tracing::warn!(
                 target: "ENV",

@@ -25,6 +25,7 @@ use crate::bootstrap::wire::{
     Status, library_version,
 };
 use crate::error::{Code, Error, Result};
+use crate::param;
 use crate::process::service;
 use crate::process::service::{Actor, ActorId, Interest, Io, Ready};
 use crate::sys::{fd, socket};
@@ -129,6 +130,7 @@ impl Door {
         let name: [u8; 16] = random()?;
         let mut listeners = BTreeMap::new();
         let name = match socket::listen_unix(&unix_name(&name)) {
+            _ if !param::bool(param::UNIX_SOCKETS) => None,
             Ok(fd) => {
                 let listener = Listener { socket: Arc::new(fd), address: None, job: None };
                 listeners.insert(UNIX_KEY, listener);

@@ -4,9 +4,9 @@
 //! arrives whatever the program does; waits look at the state that the service thread leaves. Writes are made by whoever has
 //! something to say and never block: what the socket does not take at once is sent by the service thread.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
@@ -15,6 +15,7 @@ use crate::bootstrap::PeerEvent;
 use crate::bootstrap::dial::{Call, Connection, Next, Places, SLICE, check_abort, dial};
 use crate::bootstrap::link::{Closed, Receiver, Sender};
 use crate::bootstrap::peer::{PeerInfo, process_token};
+use crate::bootstrap::request::{Outcome, Question, Served};
 use crate::bootstrap::wire::Message;
 use crate::error::{Code, Error, Result};
 use crate::process::service;
@@ -30,6 +31,7 @@ type Watcher = Arc<dyn Fn(PeerEvent) + Send + Sync>;
 /// What a rank knows when all have joined.
 pub struct Joined {
     pub peers: Vec<PeerInfo>,
+    pub served: Arc<Served>,
     pub member: Member,
 }
 
@@ -38,6 +40,7 @@ pub struct Member {
     rank: u32,
     actor: ActorId,
     shared: Arc<Shared>,
+    tickets: AtomicU64,
 }
 
 struct Shared {
@@ -50,6 +53,8 @@ struct Shared {
 struct State {
     gathered: Option<(u64, Vec<Vec<u8>>)>,
     missing: Option<Vec<u32>>,
+    /// Answers that came by way of the rendezvous, by ticket; an entry is made by who asks.
+    replies: BTreeMap<u64, Option<Result<Vec<u8>>>>,
     done: bool,
     /// Why nothing that needs all ranks can succeed any more.
     failure: Option<Error>,
@@ -66,11 +71,11 @@ pub fn join(
     places: &Places,
     info: PeerInfo,
     deadline: Deadline,
-    register: impl FnOnce([u8; 16]) -> Result<()>,
+    register: impl FnOnce([u8; 16]) -> Result<Arc<Served>>,
 ) -> Result<Joined> {
     let mut connection = dial(call, places, deadline)?;
     let outcome = converse(call, &mut connection, info, deadline, register);
-    let (hub, peers) = match outcome {
+    let Roster { hub, peers, served } = match outcome {
         Ok(roster) => roster,
         Err(error) => {
             say_goodbye(&mut connection, &error);
@@ -88,12 +93,20 @@ pub fn join(
     let reader = Reader {
         receiver,
         shared: shared.clone(),
+        served: served.clone(),
         in_hub,
         end: pid.filter(|_| hub != own).and_then(process_end).map(Arc::new),
         over: false,
     };
     let actor = service()?.add(Box::new(reader));
-    Ok(Joined { peers, member: Member { rank: call.rank, actor, shared } })
+    let tickets = AtomicU64::new(0);
+    Ok(Joined { peers, served, member: Member { rank: call.rank, actor, shared, tickets } })
+}
+
+struct Roster {
+    hub: [u8; 16],
+    peers: Vec<PeerInfo>,
+    served: Arc<Served>,
 }
 
 /// From the welcome to the roster.
@@ -102,24 +115,27 @@ fn converse(
     connection: &mut Connection,
     info: PeerInfo,
     deadline: Deadline,
-    register: impl FnOnce([u8; 16]) -> Result<()>,
-) -> Result<([u8; 16], Vec<PeerInfo>)> {
+    register: impl FnOnce([u8; 16]) -> Result<Arc<Served>>,
+) -> Result<Roster> {
     let who = format!("rank {} of {}", call.rank, call.nranks);
     let mut step = Some((register, info));
+    let mut registered = None;
     loop {
         match connection.next(deadline, call.abort) {
             Next::Message(Message::Welcome { session }) => {
                 let Some((register, info)) = step.take() else {
                     return Err(Error::internal("the rendezvous welcomed this rank twice"));
                 };
-                register(session)?;
+                registered = Some(register(session)?);
                 connection.send(&Message::Join(info), deadline, call.abort)?;
             }
             Next::Message(Message::Roster { hub, peers }) => {
                 if peers.len() != call.nranks as usize {
                     return Err(Error::internal("the rendezvous counts other ranks than it was told"));
                 }
-                return Ok((hub, peers));
+                let served =
+                    registered.ok_or_else(|| Error::internal("the roster came before the welcome"))?;
+                return Ok(Roster { hub, peers, served });
             }
             Next::Message(Message::Refused { code, message }) => return Err(Error::new(code, message)),
             Next::Message(Message::Event(event)) => return Err(event.to_error()),
@@ -215,6 +231,29 @@ impl Member {
         self.wait(Deadline::after(LAST_WORD), abort, |state| state.missing.take()).ok()?
     }
 
+    /// Asks a rank by way of the rendezvous, which passes on bytes but no descriptors.
+    pub fn ask(
+        &self,
+        peer: u32,
+        payload: Vec<u8>,
+        deadline: Deadline,
+        abort: &AtomicBool,
+    ) -> Result<Vec<u8>> {
+        // Relaxed: only uniqueness matters.
+        let ticket = self.tickets.fetch_add(1, Ordering::Relaxed);
+        self.shared.state.lock().replies.insert(ticket, None);
+        self.send(&Message::Question { peer, ticket, payload });
+        let outcome = self.wait(deadline, abort, |state| {
+            if let Some(reply) = state.replies.get_mut(&ticket).and_then(Option::take) {
+                return Some(reply);
+            }
+            let gone = state.lost || state.departed.contains(&peer);
+            gone.then(|| Err(Error::remote(format!("rank {peer} is gone, or the rendezvous between us"))))
+        });
+        self.shared.state.lock().replies.remove(&ticket);
+        outcome?.unwrap_or_else(|| Err(Error::timeout("no answer in time")))
+    }
+
     /// Tells the others that this rank has failed, and waits until they know.
     pub fn fail(&self, error: &Error) {
         {
@@ -268,14 +307,7 @@ impl Member {
     }
 
     fn send(&self, message: &Message) {
-        let left = {
-            let mut sender = self.shared.sender.lock();
-            sender.push(message);
-            matches!(sender.flush(), Ok(false))
-        };
-        if left && let Ok(service) = service() {
-            service.tell(self.actor, |reader: &mut Reader, io| reader.flush(io));
-        }
+        self.shared.send(self.actor, message);
     }
 
     /// `None` when the deadline is over.
@@ -299,10 +331,38 @@ impl Member {
     }
 }
 
+impl Shared {
+    /// From any thread. What the socket does not take now, the reader's side sends later.
+    fn send(&self, actor: ActorId, message: &Message) {
+        let left = {
+            let mut sender = self.sender.lock();
+            sender.push(message);
+            matches!(sender.flush(), Ok(false))
+        };
+        if left && let Ok(service) = service() {
+            service.tell(actor, |reader: &mut Reader, io| reader.flush(io));
+        }
+    }
+
+    /// The reply to a question that came by way of the rendezvous.
+    fn answer(&self, actor: ActorId, peer: u32, ticket: u64, outcome: Outcome) {
+        let result = match outcome {
+            Ok((payload, passed)) if passed.is_empty() => Ok(payload),
+            Ok(_) => Err((
+                Code::System,
+                "memory cannot be passed to a rank that has no Unix socket to us".to_owned(),
+            )),
+            Err(error) => Err((error.code(), error.message().to_owned())),
+        };
+        self.send(actor, &Message::Reply { peer, ticket, result });
+    }
+}
+
 /// The reading side, on the service thread.
 struct Reader {
     receiver: Receiver,
     shared: Arc<Shared>,
+    served: Arc<Served>,
     /// Ranks that live in the rendezvous' process.
     in_hub: Vec<u32>,
     /// Readable when the rendezvous' process ends, even if a child of it keeps the connection open.
@@ -324,7 +384,7 @@ impl Reader {
         }
         loop {
             match self.receiver.next() {
-                Ok(Some(message)) => self.handle(message),
+                Ok(Some(message)) => self.handle(io, message),
                 Ok(None) => break,
                 Err(closed) => {
                     end = Some(closed);
@@ -339,9 +399,23 @@ impl Reader {
         self.tell_news();
     }
 
-    fn handle(&mut self, message: Message) {
+    fn handle(&mut self, io: &mut Io<'_>, message: Message) {
+        let message = match message {
+            Message::Question { peer, ticket, payload } => {
+                let (shared, actor) = (self.shared.clone(), io.id());
+                let reply = Box::new(move |outcome| shared.answer(actor, peer, ticket, outcome));
+                return self.served.take(Question { asker: peer, payload, reply });
+            }
+            other => other,
+        };
         let mut state = self.shared.state.lock();
         match message {
+            Message::Reply { ticket, result, .. } => {
+                // An asker that has given up has taken its entry away.
+                if let Some(reply) = state.replies.get_mut(&ticket) {
+                    *reply = Some(result.map_err(|(code, message)| Error::new(code, message)));
+                }
+            }
             Message::Gathered { round, payloads } => state.gathered = Some((round, payloads)),
             Message::Missing(missing) => state.missing = Some(missing),
             Message::Done => state.done = true,
@@ -371,7 +445,8 @@ impl Reader {
             let how = format!("{closed} (the process that holds the rendezvous)");
             state.hear(PeerEvent::Died { rank: *rank, how });
         }
-        if ended.is_empty() {
+        // Where its ranks have left in good order, its end was to be expected.
+        if self.in_hub.is_empty() {
             let how = format!("{closed}: no rank's end will be noticed any more");
             state.hear(PeerEvent::RendezvousLost { how });
         }

@@ -24,12 +24,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 
-use crate::error::{Error, Result};
+use crate::error::{Code, Error, Result};
 use crate::param;
 use crate::process::{generation, service};
 use crate::sys::{Deadline, interfaces};
 
-use dial::{Call, Next, Places, check_abort, dial};
+use dial::{Call, Connection, Next, Places, check_abort, dial};
 use door::{Door, door, door_name};
 use id::UniqueId;
 use member::Member;
@@ -126,7 +126,10 @@ impl Bootstrap {
         let info = PeerInfo::of_this_process(name)?;
         let places = match parsed.comm_id {
             true => comm_id::places(&parsed, rank, door, name, &abort, deadline)?,
-            false => Places { unix_name: parsed.unix_name, tcp: parsed.candidates(), patient: false },
+            // Who may not listen on a Unix socket does not connect to one either.
+            false => {
+                Places { unix_name: name.and(parsed.unix_name), tcp: parsed.candidates(), patient: false }
+            }
         };
         let call = Call {
             purpose: Purpose::Join,
@@ -137,23 +140,19 @@ impl Bootstrap {
             target: 0,
             abort: &abort,
         };
-        let mut served = None;
+        let mut registered = None;
         let joined = member::join(&call, &places, info, deadline, |session| {
             let key = auth::derive(&parsed.key, "request", &[&session]);
-            let entry = served.insert(Arc::new(Served::new(session, rank, key))).clone();
+            let served = registered.insert(Arc::new(Served::new(session, rank, key))).clone();
+            let entry = served.clone();
             service()?.tell(door, move |door: &mut Door, _| door.serve(entry));
-            Ok(())
+            Ok(served)
         });
-        let (joined, served) = match (joined, served) {
-            (Ok(joined), Some(served)) => (joined, served),
-            (Ok(_), None) => return Err(Error::internal("the roster came before the welcome")),
-            (Err(error), served) => {
-                if let Some(served) = served {
-                    unserve(&served);
-                }
-                return Err(error);
+        let joined = joined.inspect_err(|_| {
+            if let Some(served) = &registered {
+                unserve(served);
             }
-        };
+        })?;
         Ok(Bootstrap {
             rank,
             peers: joined.peers,
@@ -161,7 +160,7 @@ impl Bootstrap {
             abort,
             round: AtomicU64::new(0),
             gathering: Mutex::new(()),
-            served,
+            served: joined.served,
             member: Some(joined.member),
             alone: Mutex::new(None),
         })
@@ -244,22 +243,33 @@ impl Bootstrap {
         }
     }
 
-    /// Asks a rank of this host (or this process); it answers as [`Bootstrap::serve`] says, and may send descriptors.
+    /// Asks another rank; it answers as [`Bootstrap::serve`] says. A rank of this host may send descriptors with its answer. Ranks
+    /// that share no Unix socket (on other hosts, in other network namespaces) exchange bytes by way of the rendezvous.
     pub fn request(&self, peer: u32, payload: &[u8], deadline: Deadline) -> Result<(Vec<u8>, Vec<OwnedFd>)> {
         self.check()?;
         let info = self.peer(peer)?;
-        if self.member.is_none() {
+        let Some(member) = &self.member else {
             let handler = self.alone.lock().clone();
             let handler =
                 handler.ok_or_else(|| Error::internal("rank 0 asks itself, but does not answer"))?;
             return handler(0, payload);
+        };
+        if payload.len() > link::MAX_PAYLOAD {
+            return Err(Error::internal(format!("{} bytes are too many for a request", payload.len())));
         }
-        if !info.same_host(&self.peers[self.rank as usize]) {
-            return Err(Error::remote(format!(
-                "rank {} cannot ask rank {peer} for memory: it runs on another host ({info})",
-                self.rank
-            )));
-        }
+        let own = &self.peers[self.rank as usize];
+        let unix = info.unix_name != [0; 16] && own.unix_name != [0; 16];
+        let near = unix && (info.same_process(own) || info.boot_id == own.boot_id);
+        let dialled = if near { self.dial(peer, info, deadline) } else { Ok(None) };
+        let answer = dialled.and_then(|connection| match connection {
+            Some(connection) => self.ask(connection, payload, deadline),
+            None => Ok((member.ask(peer, payload.to_vec(), deadline, &self.abort)?, Vec::new())),
+        });
+        answer.map_err(|error| error.context(format_args!("rank {} asks rank {peer} ({info})", self.rank)))
+    }
+
+    /// A connection to the rank's process; `None` when there is no way but the rendezvous.
+    fn dial(&self, peer: u32, info: &PeerInfo, deadline: Deadline) -> Result<Option<Connection>> {
         let call = Call {
             purpose: Purpose::Request,
             subject: self.served.session,
@@ -269,32 +279,35 @@ impl Bootstrap {
             target: peer,
             abort: &self.abort,
         };
-        let unix_name = (info.unix_name != [0; 16]).then_some(info.unix_name);
-        let places = Places { unix_name, tcp: Vec::new(), patient: false };
-        self.ask(&call, &places, payload, deadline)
-            .map_err(|error| error.context(format_args!("rank {} asks rank {peer} ({info})", self.rank)))
+        let places = Places { unix_name: Some(info.unix_name), tcp: Vec::new(), patient: false };
+        match dial(&call, &places, deadline) {
+            Ok(connection) => Ok(Some(connection)),
+            // Not there, as seen from here: the rendezvous knows whether it is there at all.
+            Err(error) if error.code() == Code::System => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
     fn ask(
         &self,
-        call: &Call<'_>,
-        places: &Places,
+        mut connection: Connection,
         payload: &[u8],
         deadline: Deadline,
     ) -> Result<(Vec<u8>, Vec<OwnedFd>)> {
-        let mut connection = dial(call, places, deadline)?;
-        connection.receiver.accept_descriptors();
-        match connection.next(deadline, call.abort) {
+        let abort = &self.abort;
+        match connection.next(deadline, abort) {
             Next::Message(Message::Welcome { .. }) => {}
             _ => return Err(Error::internal("the asked rank does not say welcome")),
         }
-        connection.send(&Message::Ask(payload.to_vec()), deadline, call.abort)?;
-        match connection.next(deadline, call.abort) {
-            Next::Message(Message::Answer { descriptors, result: Ok(payload) }) => {
+        connection.receiver.accept_descriptors();
+        connection.send(&Message::Ask(payload.to_vec()), deadline, abort)?;
+        match connection.next(deadline, abort) {
+            Next::Message(Message::Answer { descriptors, result }) => {
+                let payload = result.map_err(|(code, message)| Error::new(code, message))?;
                 let passed = connection.receiver.take_descriptors();
                 if passed.len() != descriptors as usize {
                     return Err(Error::new(
-                        crate::error::Code::System,
+                        Code::System,
                         format!(
                             "{descriptors} descriptors were sent, {} arrived: the limit of open files (ulimit -n) may be reached",
                             passed.len()
@@ -303,14 +316,11 @@ impl Bootstrap {
                 }
                 Ok((payload, passed))
             }
-            Next::Message(Message::Answer { result: Err((code, message)), .. }) => {
-                Err(Error::new(code, message))
-            }
             Next::Message(_) => Err(Error::internal("the answer is something else")),
             Next::Closed(closed) => Err(Error::remote(format!("no answer: {closed}"))),
             Next::Late => Err(Error::timeout("no answer in time")),
             Next::Aborted => {
-                check_abort(call.abort).and_then(|()| Err(Error::internal("an abort was taken back")))
+                check_abort(abort).and_then(|()| Err(Error::internal("an abort was taken back")))
             }
         }
     }

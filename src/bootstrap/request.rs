@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use crate::bootstrap::dial::flush;
 use crate::bootstrap::link::{Receiver, Sender};
 use crate::bootstrap::wire::Message;
-use crate::error::{Error, Result};
+use crate::error::{Code, Error, Result};
 use crate::process::service;
 use crate::process::service::{Actor, Interest, Io, Ready};
 use crate::sys::{Deadline, fd};
@@ -43,12 +43,16 @@ struct State {
     gone: bool,
 }
 
-struct Question {
-    asker: u32,
-    payload: Vec<u8>,
-    sender: Sender,
-    socket: Arc<OwnedFd>,
+/// What a rank asks, and how the answer goes back.
+pub struct Question {
+    pub asker: u32,
+    pub payload: Vec<u8>,
+    pub reply: Reply,
 }
+
+pub type Outcome = Result<(Vec<u8>, Vec<OwnedFd>)>;
+/// Called on a worker thread; may block for a while.
+pub type Reply = Box<dyn FnOnce(Outcome) + Send>;
 
 impl Served {
     pub fn new(session: [u8; 16], rank: u32, key: [u8; 32]) -> Served {
@@ -77,7 +81,8 @@ impl Served {
         drop(taken);
     }
 
-    fn take(&self, question: Question) {
+    /// Has the question answered, now or when there is a handler. A question that is dropped is one that is not answered.
+    pub fn take(&self, question: Question) {
         let mut state = self.state.lock();
         if state.gone || state.waiting.len() >= MAX_WAITING {
             drop(state);
@@ -102,31 +107,30 @@ impl Question {
         }
     }
 
-    fn answer(mut self, handler: &Handler) {
+    fn answer(self, handler: &Handler) {
         let call = std::panic::AssertUnwindSafe(|| handler(self.asker, &self.payload));
-        let result = std::panic::catch_unwind(call)
+        let outcome = std::panic::catch_unwind(call)
             .unwrap_or_else(|_| Err(Error::internal("the code that answers requests panicked")));
-        let result = match result {
-            Ok((_, passed)) if passed.len() > fd::MAX_PASSED => Err(Error::internal(format!(
-                "an answer has {} descriptors, more than the {} that fit",
-                passed.len(),
-                fd::MAX_PASSED
-            ))),
-            other => other,
-        };
-        let (message, passed) = match result {
-            Ok((payload, passed)) => {
-                (Message::Answer { descriptors: passed.len() as u32, result: Ok(payload) }, passed)
-            }
-            Err(error) => {
-                let result = Err((error.code(), error.message().to_owned()));
-                (Message::Answer { descriptors: 0, result }, Vec::new())
-            }
-        };
-        self.sender.push_encoded(message.encode().into(), passed);
-        // An asker that has given up needs no answer.
-        let _ = flush(&mut self.sender, &self.socket, Deadline::after(ANSWER), &AtomicBool::new(false));
+        (self.reply)(outcome);
     }
+}
+
+/// Answers on the connection on which the question came.
+fn answer_directly(mut sender: Sender, socket: &OwnedFd, outcome: Outcome) {
+    let (descriptors, result, passed) = match outcome {
+        Ok((_, passed)) if passed.len() > fd::MAX_PASSED => {
+            let most = fd::MAX_PASSED;
+            let message =
+                format!("an answer has {} descriptors, more than the {most} that fit", passed.len());
+            (0, Err((Code::Internal, message)), Vec::new())
+        }
+        Ok((payload, passed)) => (passed.len() as u32, Ok(payload), passed),
+        Err(error) => (0, Err((error.code(), error.message().to_owned())), Vec::new()),
+    };
+    let message = Message::Answer { descriptors, result };
+    sender.push_encoded(message.encode().into(), passed);
+    // An asker that has given up needs no answer.
+    let _ = flush(&mut sender, socket, Deadline::after(ANSWER), &AtomicBool::new(false));
 }
 
 /// A connection whose question is still arriving.
@@ -162,7 +166,8 @@ impl Actor for Incoming {
                 io.stop();
                 if let Some((sender, receiver)) = self.link.take() {
                     let socket = receiver.socket().clone();
-                    self.served.take(Question { asker: self.asker, payload, sender, socket });
+                    let reply = Box::new(move |outcome| answer_directly(sender, &socket, outcome));
+                    self.served.take(Question { asker: self.asker, payload, reply });
                 }
             }
             _ => io.stop(),

@@ -201,9 +201,29 @@ impl Session {
                 let missing = Message::Missing(missing.collect());
                 self.send(io, rank, &missing);
             }
+            Message::Question { peer, ticket, payload } => {
+                let from = rank as u32;
+                if !self.pass_on(io, peer, &Message::Question { peer: from, ticket, payload }) {
+                    let result = Err((Code::Remote, format!("rank {peer} is gone")));
+                    self.send(io, rank, &Message::Reply { peer, ticket, result });
+                }
+            }
+            Message::Reply { peer, ticket, result } => {
+                self.pass_on(io, peer, &Message::Reply { peer: rank as u32, ticket, result });
+            }
             _ => return STRANGE,
         }
         Ok(())
+    }
+
+    /// `false` when the rank takes part no more. A question whose rank ends before it answers fails by the news of that end.
+    fn pass_on(&mut self, io: &mut Io<'_>, to: u32, message: &Message) -> bool {
+        let there = self.phase == Phase::Running
+            && self.members.get(to as usize).and_then(Option::as_ref).is_some_and(|member| !member.departed);
+        if there {
+            self.send(io, to as usize, message);
+        }
+        there
     }
 
     fn is_waited_for(&self, rank: usize) -> bool {

@@ -188,6 +188,18 @@ pub enum Message {
     Missing(Vec<u32>),
     /// A Fail or Leave has been passed on.
     Done,
+    // Both ways: for ranks that cannot reach each other, the rendezvous passes questions and answers on. `peer` is the other rank:
+    // whom it is for on the way in, whom it is from on the way out.
+    Question {
+        peer: u32,
+        ticket: u64,
+        payload: Vec<u8>,
+    },
+    Reply {
+        peer: u32,
+        ticket: u64,
+        result: std::result::Result<Vec<u8>, (Code, String)>,
+    },
     // Between ranks.
     Ask(Vec<u8>),
     /// Descriptors travel with its first byte.
@@ -229,6 +241,16 @@ impl Message {
                 ranks.iter().fold(&mut writer, |writer, rank| writer.u32(*rank))
             }
             Message::Done => writer.u8(22),
+            Message::Question { peer, ticket, payload } => {
+                writer.u8(24).u32(*peer).u64(*ticket).bytes(payload)
+            }
+            Message::Reply { peer, ticket, result } => {
+                let (code, bytes) = match result {
+                    Ok(payload) => (0, payload.as_slice()),
+                    Err((code, message)) => (*code as u32, message.as_bytes()),
+                };
+                writer.u8(25).u32(*peer).u64(*ticket).u32(code).bytes(bytes)
+            }
             Message::Ask(payload) => writer.u8(32).bytes(payload),
             Message::Answer { descriptors, result } => match result {
                 Ok(payload) => writer.u8(33).u32(*descriptors).u32(0).bytes(payload),
@@ -265,15 +287,14 @@ impl Message {
             }
             21 => Message::Missing(reader.list(Reader::u32)?),
             22 => Message::Done,
+            24 => Message::Question {
+                peer: reader.u32()?,
+                ticket: reader.u64()?,
+                payload: reader.bytes()?.to_vec(),
+            },
+            25 => Message::Reply { peer: reader.u32()?, ticket: reader.u64()?, result: reader.result()? },
             32 => Message::Ask(reader.bytes()?.to_vec()),
-            33 => {
-                let (descriptors, code, bytes) = (reader.u32()?, reader.u32()?, reader.bytes()?);
-                let result = match code {
-                    0 => Ok(bytes.to_vec()),
-                    code => Err((code_from(code)?, String::from_utf8_lossy(bytes).into_owned())),
-                };
-                Message::Answer { descriptors, result }
-            }
+            33 => Message::Answer { descriptors: reader.u32()?, result: reader.result()? },
             _ => return Err(Malformed),
         };
         reader.end()?;
@@ -372,6 +393,15 @@ impl<'a> Reader<'a> {
         code_from(self.u32()?)
     }
 
+    /// A code that is 0 for success, then bytes: a payload or a sentence.
+    fn result(&mut self) -> Parsed<std::result::Result<Vec<u8>, (Code, String)>> {
+        let (code, bytes) = (self.u32()?, self.bytes()?);
+        Ok(match code {
+            0 => Ok(bytes.to_vec()),
+            code => Err((code_from(code)?, String::from_utf8_lossy(bytes).into_owned())),
+        })
+    }
+
     /// A count, then the items; every item takes at least one byte, so a false count ends with the bytes.
     fn list<T>(&mut self, mut item: impl FnMut(&mut Reader<'a>) -> Parsed<T>) -> Parsed<Vec<T>> {
         let count = self.u32()?;
@@ -415,6 +445,9 @@ mod tests {
             Message::Event(PeerEvent::RendezvousLost { how: text() }),
             Message::Missing(vec![1, 2]),
             Message::Done,
+            Message::Question { peer: 2, ticket: 5, payload: vec![1; 9] },
+            Message::Reply { peer: 2, ticket: 5, result: Ok(vec![]) },
+            Message::Reply { peer: 2, ticket: 5, result: Err((code, text())) },
             Message::Ask(vec![4; 4]),
             Message::Answer { descriptors: 2, result: Ok(vec![8]) },
             Message::Answer { descriptors: 0, result: Err((Code::Timeout, text())) },

@@ -133,6 +133,12 @@ fn process() {
                 Ok(joined) => {
                     let rank = joined.rank();
                     joined.serve(Arc::new(move |asker, payload| {
+                        if payload == b"plain" {
+                            return Ok((
+                                format!("plain answer of {rank} to {asker}").into_bytes(),
+                                Vec::new(),
+                            ));
+                        }
                         let mut file = std::fs::File::from(nccl::sys::fd::memfd("test", 64)?);
                         write!(file, "rank {rank} to {asker}")
                             .map_err(|error| Error::system("writing", error))?;
@@ -161,6 +167,10 @@ fn process() {
                     assert_eq!(payload, b"payload");
                     say(&format!("@answer {}", text.trim_end_matches('\0')));
                 }
+                Err(error) => say(&format!("@error {error}")),
+            },
+            "ask" => match bootstrap.as_ref().unwrap().request(number(1), b"plain", ample()) {
+                Ok((payload, _)) => say(&format!("@answer {}", String::from_utf8(payload).unwrap())),
                 Err(error) => say(&format!("@error {error}")),
             },
             "fail" => bootstrap.as_ref().unwrap().fail(&Error::usage("told to fail")),
@@ -250,6 +260,32 @@ fn processes_exchange_bytes_and_memory() {
 }
 
 #[test]
+fn ranks_without_unix_sockets_ask_by_way_of_the_rendezvous() {
+    let far = [("OXCCL_UNIX_SOCKETS", "0")];
+    let mut all = [Process::start(&[]), Process::start(&far), Process::start(&far)];
+    all[0].tell("id");
+    let id = unhex(&all[0].hear("@id"));
+    for (rank, process) in (0..).zip(&mut all) {
+        process.join(&id, rank, 3);
+    }
+    all.iter().for_each(|process| drop(process.hear("@joined")));
+    for (asker, process) in all.iter_mut().enumerate() {
+        for asked in 0..3 {
+            process.tell(&format!("ask {asked}"));
+            assert_eq!(process.hear("@answer"), format!("plain answer of {asked} to {asker}"));
+        }
+    }
+    all[1].tell("request 2");
+    let error = all[1].hear("@error");
+    assert!(error.contains("memory cannot be passed"), "{error}");
+    all[2].kill();
+    all[1].hear("@event Died { rank: 2");
+    all[1].tell("ask 2");
+    let error = all[1].hear("@error");
+    assert!(error.contains("rank 2 is gone"), "{error}");
+}
+
+#[test]
 fn a_killed_rank_is_noticed_by_all_and_ends_their_waits() {
     let mut all = group(3);
     all[0].tell("gather x");
@@ -261,7 +297,7 @@ fn a_killed_rank_is_noticed_by_all_and_ends_their_waits() {
     all[2].tell("request 0");
     assert_eq!(all[2].hear("@answer"), "rank 0 to 2", "the living still answer each other");
     all[2].tell("request 1");
-    assert!(all[2].hear("@error").contains("or has ended"));
+    assert!(all[2].hear("@error").contains("rank 1 is gone"));
 }
 
 #[test]
