@@ -1,4 +1,4 @@
-//! Build script of the library: the soname, and the device code.
+//! Build script of the library: the soname, how it is closed, and the device code.
 //!
 //! `kernels/kernels.cu` is compiled by NVRTC for every target of `build/cubins.rs` and lands, compressed, in
 //! `$OUT_DIR/images.rs`, which the `gpu` module includes. The build fails with a sentence when the compiler or the
@@ -22,6 +22,8 @@ mod sources;
 
 fn main() -> ExitCode {
     println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,libnccl.so.2");
+    // The service thread runs as long as the process does: dlclose must not take its code away.
+    println!("cargo::rustc-cdylib-link-arg=-Wl,-z,nodelete");
     for input in ["build.rs", "build", "kernels"] {
         println!("cargo::rerun-if-changed={input}");
     }

@@ -71,8 +71,9 @@ fn it_never_calls_its_own_exports_through_the_loader() {
     assert!(own.is_empty(), "{own:#?}");
 }
 
-/// What a shell and the programs that it starts show of themselves.
-const LOOK: &str = "ls -1 /proc/$$/task | wc -l; ls -1 /proc/$$/fd | wc -l; grep -c libcuda /proc/$$/maps; \
+/// What a shell and the programs that it starts show of themselves. The shell counts its own entries itself: a pipeline would count
+/// the pipe's ends too, or not, as the processes happen to run.
+const LOOK: &str = "set -- /proc/$$/task/*; echo $#; set -- /proc/$$/fd/*; echo $#; grep -c libcuda /proc/$$/maps; \
                     ls -1 /proc/self/fd | wc -l; grep Threads /proc/self/status";
 
 #[test]
@@ -98,4 +99,28 @@ fn preloaded_into_a_shell_it_does_nothing() {
     assert!(silent.stdout.is_empty() && silent.stderr.is_empty(), "{silent:?}");
     assert_eq!(fs::read_dir(&home).expect("the folder").count(), 0, "no file is left behind");
     fs::remove_dir(&home).expect("an empty folder");
+}
+
+#[test]
+fn closing_it_does_not_take_its_thread_away() {
+    use std::io::{Read, Write};
+    use std::os::linux::net::SocketAddrExt;
+    use std::os::unix::net::{SocketAddr, UnixStream};
+
+    let mut id = [0u8; 128];
+    {
+        // SAFETY: the library has no initialisers that could do harm.
+        let library = unsafe { libloading::Library::new(library()) }.expect("it loads");
+        // SAFETY: the name and the signature are those of nccl.h.
+        let make = unsafe { library.get::<unsafe extern "C" fn(*mut [u8; 128]) -> i32>(b"ncclGetUniqueId") };
+        // SAFETY: `id` has the size of an ncclUniqueId.
+        assert_eq!(unsafe { make.expect("it is exported")(&mut id) }, 0);
+    }
+    // The library was closed; its service thread, which the id started, must still find its code.
+    let name: String = id[64..80].iter().map(|byte| format!("{byte:02x}")).collect();
+    let address = SocketAddr::from_abstract_name(format!("oxccl-{name}")).expect("a valid name");
+    let mut stream = UnixStream::connect_addr(&address).expect("the rendezvous listens");
+    stream.set_read_timeout(Some(std::time::Duration::from_secs(60))).expect("a time");
+    stream.write_all(&[0; 76]).expect("room for a few bytes");
+    assert_eq!(stream.read(&mut [0; 1]).expect("an end in time"), 0, "noise is answered by closing");
 }

@@ -169,8 +169,8 @@ fn failure(call: &Call<'_>, misses: &[(String, Miss)], late: bool) -> Error {
         }
     };
     let what = match call.purpose {
-        Purpose::Join => format!("rank {} of {} cannot reach the rendezvous", call.rank, call.nranks),
-        Purpose::Request => format!("rank {} cannot reach rank {}", call.rank, call.target),
+        Purpose::Join => "cannot reach the rendezvous".to_owned(),
+        Purpose::Request => format!("cannot reach rank {}", call.target),
     };
     Error::new(code, format!("{what} ({listed}){hint}"))
 }

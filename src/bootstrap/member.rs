@@ -37,7 +37,6 @@ pub struct Joined {
 
 /// The connection to the rendezvous.
 pub struct Member {
-    rank: u32,
     actor: ActorId,
     shared: Arc<Shared>,
     tickets: AtomicU64,
@@ -100,7 +99,7 @@ pub fn join(
     };
     let actor = service()?.add(Box::new(reader));
     let tickets = AtomicU64::new(0);
-    Ok(Joined { peers, served, member: Member { rank: call.rank, actor, shared, tickets } })
+    Ok(Joined { peers, served, member: Member { actor, shared, tickets } })
 }
 
 struct Roster {
@@ -117,7 +116,6 @@ fn converse(
     deadline: Deadline,
     register: impl FnOnce([u8; 16]) -> Result<Arc<Served>>,
 ) -> Result<Roster> {
-    let who = format!("rank {} of {}", call.rank, call.nranks);
     let mut step = Some((register, info));
     let mut registered = None;
     loop {
@@ -141,12 +139,12 @@ fn converse(
             Next::Message(Message::Event(event)) => return Err(event.to_error()),
             Next::Message(_) => return Err(Error::internal("the rendezvous speaks out of turn")),
             Next::Closed(closed) => {
-                return Err(Error::remote(format!("{who} lost the rendezvous while it joined: {closed}")));
+                return Err(Error::remote(format!("the rendezvous was lost while joining: {closed}")));
             }
             Next::Late => {
                 let missing = ask_who_is_missing(connection, call.abort);
                 return Err(Error::timeout(format!(
-                    "{who} waited in vain for {} to join",
+                    "waited in vain for {} to join",
                     missing.map_or_else(|| "other ranks".to_owned(), |missing| ranks(&missing))
                 )));
             }
@@ -219,10 +217,7 @@ impl Member {
         }
         let missing = self.who_is_missing(abort);
         let waited = missing.map_or_else(|| "other ranks".to_owned(), |missing| ranks(&missing));
-        Err(Error::timeout(format!(
-            "rank {} waited in vain for {waited} in an exchange of set-up data",
-            self.rank
-        )))
+        Err(Error::timeout(format!("waited in vain for {waited} in an exchange of set-up data")))
     }
 
     fn who_is_missing(&self, abort: &AtomicBool) -> Option<Vec<u32>> {

@@ -117,12 +117,9 @@ fn who_is_missing_is_named_when_joining_takes_too_long() {
     assert_eq!(results[0].code(), Code::Timeout);
     // Rank 1 may or may not have been there when rank 0 gave up.
     let message = results[0].message();
-    assert!(
-        message.starts_with("rank 0 of 4 waited in vain for ranks ") && message.contains("2, 3"),
-        "{message}"
-    );
+    assert!(message.starts_with("waited in vain for ranks ") && message.contains("2, 3"), "{message}");
     assert_eq!(results[1].code(), Code::Remote);
-    assert!(results[1].message().starts_with("rank 0 failed: rank 0 of 4 waited"), "{}", results[1]);
+    assert!(results[1].message().starts_with("rank 0 failed: waited in vain for ranks "), "{}", results[1]);
 }
 
 #[test]
@@ -130,10 +127,10 @@ fn who_is_missing_is_named_when_an_exchange_takes_too_long() {
     let all = communicator(3);
     let error = all[1].all_gather(b"", Deadline::after(Duration::from_millis(200))).unwrap_err();
     assert_eq!(error.code(), Code::Timeout);
-    assert!(error.message().contains("waited in vain for ranks 0, 2 in an exchange"), "{error}");
+    assert!(error.message().starts_with("waited in vain for ranks 0, 2 in an exchange"), "{error}");
     // The ranks are out of step now: the others are told rather than left to wait.
     let error = all[0].all_gather(b"", ample()).unwrap_err();
-    assert!(error.message().starts_with("rank 1 failed: rank 1 waited in vain"), "{error}");
+    assert!(error.message().starts_with("rank 1 failed: waited in vain"), "{error}");
 }
 
 #[test]
