@@ -58,8 +58,17 @@ fn bundle() -> Result<PathBuf, String> {
     ] {
         shell::copy(&from, &dir.join(name))?;
     }
+    if has_program("python3") {
+        let mut python = Command::new("python3");
+        run_command(python.arg(conformance()).arg("--build").arg(dir.join("conformance")), BUILD)?;
+    }
     write(&dir.join(HASH_FILE), &format!("{}\n", library::kernels_hash()?))?;
     Ok(dir)
+}
+
+/// Travels with the working tree, as the expected outputs do.
+fn conformance() -> PathBuf {
+    root().join("ctests/conformance/run.py")
 }
 
 fn tests(dir: &Path) -> Result<(), String> {
@@ -87,12 +96,17 @@ fn tests(dir: &Path) -> Result<(), String> {
         perf.arg("--lib").arg(dir.join(library::SONAME)).args(options.split(' '));
         note(name, start, run_command(&mut perf, RUN));
     }
-    let conformance = root().join("ctests/conformance/run.py");
-    if conformance.exists() && has_program("python3") {
+    let programs = dir.join("conformance");
+    if programs.exists() && has_program("python3") {
         println!("\n=== conformance, on the real driver");
         let start = Instant::now();
         let mut python = Command::new("python3");
-        python.arg(&conformance).current_dir(root());
+        python
+            .arg(conformance())
+            .arg("--programs-in")
+            .arg(&programs)
+            .arg("--out")
+            .arg(dir.join("conformance-out"));
         note("conformance", start, run_command(&mut python, RUN));
     }
     println!("\n{}\n\n{passed} passed, {failed} failed", rows.join("\n"));
