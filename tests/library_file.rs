@@ -107,6 +107,8 @@ fn closing_it_does_not_take_its_thread_away() {
     use std::os::linux::net::SocketAddrExt;
     use std::os::unix::net::{SocketAddr, UnixStream};
 
+    let flags = text(Command::new("readelf").args(["-d", "-W"]).arg(library()));
+    assert!(flags.contains("NODELETE"), "{flags}");
     let mut id = [0u8; 128];
     {
         // SAFETY: the library has no initialisers that could do harm.

@@ -110,6 +110,23 @@ fn group_of(nranks: u32, change: impl FnOnce(&Id) -> Id) -> Vec<Process> {
     processes
 }
 
+fn interrupt_this_thread() {
+    use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, sigaction};
+    extern "C" fn nothing(_: libc::c_int) {}
+    let action = SigAction::new(SigHandler::Handler(nothing), SaFlags::empty(), SigSet::empty());
+    // SAFETY: the handler does nothing.
+    unsafe { sigaction(Signal::SIGUSR1, &action) }.unwrap();
+    // SAFETY: names the calling thread.
+    let thread = unsafe { libc::pthread_self() };
+    std::thread::spawn(move || {
+        loop {
+            // SAFETY: the thread that obeys orders lives until the process ends.
+            unsafe { libc::pthread_kill(thread, libc::SIGUSR1) };
+            std::thread::sleep(Duration::from_micros(200));
+        }
+    });
+}
+
 fn say(line: &str) {
     // Not println: the harness may hold its lock in a forked child.
     nix::unistd::write(std::io::stdout().as_fd(), format!("{line}\n").as_bytes()).unwrap();
@@ -128,7 +145,17 @@ fn process() {
         let words: Vec<&str> = line.split(' ').collect();
         let number = |at: usize| words[at].parse::<u32>().unwrap();
         match words[0] {
-            "id" => say(&format!("@id {}", hex(&unique_id().unwrap()))),
+            "id" => match unique_id() {
+                Ok(id) => say(&format!("@id {}", hex(&id))),
+                Err(error) => say(&format!("@error {error}")),
+            },
+            // The first and the last of many.
+            "ids" => {
+                let ids: Vec<Id> = (0..number(1)).map(|_| unique_id().unwrap()).collect();
+                say(&format!("@ids {} {}", hex(&ids[0]), hex(ids.last().unwrap())));
+            }
+            // From now on a signal every fraction of a millisecond, whose handler interrupts system calls.
+            "signals" => interrupt_this_thread(),
             "join" => match join(&unhex(words[1]), number(2), number(3)) {
                 Ok(joined) => {
                     let rank = joined.rank();
@@ -150,6 +177,19 @@ fn process() {
                 }
                 Err(error) => say(&format!("@error {error}")),
             },
+            // Gives up after a while, as ranks do whose peers never come.
+            "join-soon" => {
+                let abort = Arc::new(std::sync::atomic::AtomicBool::new(false));
+                let soon = nccl::sys::Deadline::after(Duration::from_secs(3));
+                match Bootstrap::join(&unhex(words[1]), number(2), number(3), abort, soon) {
+                    Ok(joined) => {
+                        joined.watch(Arc::new(|event| say(&format!("@event {event:?}"))));
+                        say("@outcome joined");
+                        bootstrap = Some(joined);
+                    }
+                    Err(error) => say(&format!("@outcome {error}")),
+                }
+            }
             "gather" => match bootstrap.as_ref().unwrap().all_gather(words[1].as_bytes(), ample()) {
                 Ok(all) => {
                     let all: Vec<String> =
@@ -447,4 +487,107 @@ fn a_rank_of_another_key_cannot_join_at_a_fixed_address() {
     let joined = join(&id, 1, 2).unwrap();
     assert_eq!(events(&joined).try_recv().ok(), None::<PeerEvent>);
     owner.hear("@joined");
+}
+
+#[test]
+fn signals_interrupt_nothing() {
+    let mut all = [Process::start(&[]), Process::start(&[])];
+    all.iter_mut().for_each(|process| process.tell("signals"));
+    all[0].tell("id");
+    let id = unhex(&all[0].hear("@id"));
+    all[0].join(&id, 0, 2);
+    // While rank 0 waits it is interrupted many times.
+    std::thread::sleep(Duration::from_millis(50));
+    all[1].join(&id, 1, 2);
+    all.iter().for_each(|process| drop(process.hear("@joined")));
+    for round in 0..50 {
+        all.iter_mut().for_each(|process| process.tell(&format!("gather {round}")));
+        for process in &all {
+            assert_eq!(process.hear("@gathered"), format!("{round} {round}"));
+        }
+        all[0].tell("request 1");
+        assert_eq!(all[0].hear("@answer"), "rank 1 to 0");
+    }
+}
+
+#[test]
+fn the_oldest_unused_ids_make_room_for_new_ones() {
+    let mut process = Process::start(&[]);
+    process.tell("ids 4097");
+    let ids = process.hear("@ids");
+    let (first, last) = ids.split_once(' ').unwrap();
+    let error = join(&unhex(first), 0, 2).unwrap_err();
+    assert!(error.message().contains("does not know this unique id"), "{error}");
+    let id = unhex(last);
+    for bootstrap in ranks(2, |rank| join(&id, rank, 2).unwrap()) {
+        bootstrap.leave();
+    }
+}
+
+#[test]
+fn a_kill_at_any_moment_leaves_nobody_waiting() {
+    for round in 0..12u64 {
+        let mut all: Vec<Process> = (0..3).map(|_| Process::start(&[])).collect();
+        all[0].tell("id");
+        let id = unhex(&all[0].hear("@id"));
+        for (process, rank) in all.iter_mut().zip(0..) {
+            process.tell(&format!("join-soon {} {rank} 3", hex(&id)));
+        }
+        // The moment differs from round to round and by chance; what must hold does not depend on it.
+        std::thread::sleep(Duration::from_micros(700 * round));
+        let victim = (round % 3) as usize;
+        all[victim].kill();
+        for process in
+            all.iter_mut().enumerate().filter(|(rank, _)| *rank != victim).map(|(_, process)| process)
+        {
+            // Either it never joined, or it hears of the end.
+            let outcome = process.hear("@outcome");
+            if outcome == "joined" {
+                let event = process.hear("@event");
+                assert!(event.starts_with(&format!("Died {{ rank: {victim}, ")), "{event}");
+            }
+        }
+    }
+}
+
+#[test]
+fn ports_and_interfaces_are_chosen_by_the_settings() {
+    let mut process = Process::start(&[("OXCCL_PORT_RANGE", "47310-47399")]);
+    process.tell("id");
+    let id = unhex(&process.hear("@id"));
+    let port = u16::from_le_bytes([id[80], id[81]]);
+    assert!((47310..=47399).contains(&port), "{port}");
+    let mut process = Process::start(&[("OXCCL_PORT_RANGE", "47310")]);
+    process.tell("id");
+    assert!(process.hear("@error").contains("must be two ports, first-last"));
+    let mut process = Process::start(&[("NCCL_SOCKET_IFNAME", "nosuch")]);
+    process.tell("id");
+    let error = process.hear("@error");
+    assert!(error.contains("lo 127.0.0.1 (its name does not fit)"), "{error}");
+    let mut process = Process::start(&[("NCCL_SOCKET_IFNAME", "=lo"), ("NCCL_SOCKET_FAMILY", "AF_INET")]);
+    process.tell("id");
+    let id = unhex(&process.hear("@id"));
+    assert_eq!((id[82], &id[84..88]), (1, [127, 0, 0, 1].as_slice()));
+}
+
+#[test]
+fn the_log_tells_no_secret() {
+    let loud = [("NCCL_DEBUG", "TRACE"), ("NCCL_DEBUG_SUBSYS", "ALL"), ("OXCCL_COMM_KEY", "very secret")];
+    let mut all = [Process::start(&loud), Process::start(&loud)];
+    all[0].tell("id");
+    let id = unhex(&all[0].hear("@id"));
+    for (process, rank) in all.iter_mut().zip(0..) {
+        process.join(&id, rank, 2);
+    }
+    all.iter().for_each(|process| drop(process.hear("@joined")));
+    all[0].tell("request 1");
+    all[0].hear("@answer");
+    all[1].kill();
+    all[0].hear("@event");
+    let heard = all[0].heard.borrow();
+    assert!(heard.iter().any(|line| line.contains("NCCL INFO")), "{heard:#?}");
+    let secret = [hex(&id[32..40]), hex(&id[56..64]), format!("{:?}", &id[32..36]), "very secret".to_owned()];
+    for line in heard.iter() {
+        assert!(!secret.iter().any(|secret| line.contains(secret.trim_matches(['[', ']']))), "{line}");
+    }
 }
