@@ -117,8 +117,10 @@ struct ALIGNED(16) Mailbox {
   uint32_t p2p_ll_ack;
   /// Written by the probe kernel when a path is tried.
   uint32_t probe;
-  uint32_t reserved[2];
-  /// What the sender found wrong with the receiver's calls, or of which it wants to tell.
+  /// In the receiver's own mailbox (sender == receiver), which peers write: rank + 1 of one who filled its `error`.
+  uint32_t told;
+  uint32_t reserved;
+  /// What the sender found wrong with the receiver's calls.
   DeviceError error;
 };
 

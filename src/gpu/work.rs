@@ -83,8 +83,10 @@ pub struct Mailbox {
     pub p2p_ll_ack: u32,
     /// Written by the probe kernel when a path is tried.
     pub probe: u32,
-    pub reserved: [u32; 2],
-    /// What the sender found wrong with the receiver's calls, or of which it wants to tell.
+    /// In the receiver's own mailbox (sender == receiver), which peers write: rank + 1 of one who filled its `error`.
+    pub told: u32,
+    pub reserved: u32,
+    /// What the sender found wrong with the receiver's calls.
     pub error: DeviceError,
 }
 
