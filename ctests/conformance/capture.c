@@ -552,14 +552,23 @@ static void exchange(void) {
       CUresult ended = cuStreamEndCapture(captured, &graph);
       say("thread's mode %d, capture's %d: %s, end %s", own, capture, result_name(alloc), result_name(ended));
     }
-  mode = 3;
-  TRY(cuThreadExchangeStreamCaptureMode(&mode));
-  mode = -1;
-  TRY(cuThreadExchangeStreamCaptureMode(&mode));
-  TRY(cuThreadExchangeStreamCaptureMode(NULL));
-  mode = CAPTURE_GLOBAL;
-  TRY(cuThreadExchangeStreamCaptureMode(&mode));
-  say("  before: %d", mode);
+}
+
+// Modes that there are not are taken.
+static void exchange_unknown(void) {
+  prepare();
+  static const int modes[] = {3, -1, CAPTURE_GLOBAL};
+  for (size_t i = 0; i < COUNT(modes); ++i) {
+    int mode = modes[i];
+    TRY(cuThreadExchangeStreamCaptureMode(&mode));
+    say("  before: %d", mode);
+    CUdeviceptr p;
+    MUST(cuStreamBeginCapture(captured, CAPTURE_GLOBAL));
+    CUresult alloc = cuMemAlloc(&p, 4096);
+    CUgraph graph = NULL;
+    CUresult ended = cuStreamEndCapture(captured, &graph);
+    say("  in a global capture: %s, end %s", result_name(alloc), result_name(ended));
+  }
 }
 
 static void after_invalidation(void) {
@@ -588,4 +597,4 @@ SECTIONS({"life", life}, {"on the captured stream", on_the_captured_stream}, {"d
          {"allowed in global mode", allowed_global}, {"allowed in thread-local mode", allowed_thread_local},
          {"allowed in relaxed mode", allowed_relaxed}, {"beside a global capture", beside_global},
          {"beside a thread-local capture", beside_thread_local}, {"beside a relaxed capture", beside_relaxed},
-         {"exchange", exchange}, {"after invalidation", after_invalidation})
+         {"exchange", exchange}, {"after invalidation", after_invalidation}, {"exchange for no mode", exchange_unknown})

@@ -68,7 +68,22 @@ static void shapes(void) {
   SHAPE("two writes", MUST(cuStreamWriteValue32(stream, words, 1, 0)); MUST(cuStreamWriteValue32(stream, words + 4, 1, 0)));
   SHAPE("event record", MUST(cuEventRecord(event, stream)));
   SHAPE("external event record", MUST(cuEventRecordWithFlags(event, stream, 1)));
-  SHAPE("external event wait", MUST(cuStreamWaitEvent(stream, event, 1)));
+}
+
+static void more_shapes(void) {
+  prepare();
+  CUevent event, fresh;
+  MUST(cuEventCreate(&event, EVENT_DISABLE_TIMING));
+  MUST(cuEventCreate(&fresh, EVENT_DISABLE_TIMING));
+  SHAPE("external wait for a fresh event", MUST(cuStreamWaitEvent(stream, fresh, 1)));
+  // An event that stands for a place in a capture that has ended cannot be waited for, until it is recorded anew.
+  SHAPE("event record", MUST(cuEventRecord(event, stream)));
+  begin();
+  TRY(cuStreamWaitEvent(stream, event, 1));
+  CUgraph graph = NULL;
+  TRY(cuStreamEndCapture(stream, &graph));
+  MUST(cuEventRecord(event, stream));
+  SHAPE("external wait for a recorded event", MUST(cuStreamWaitEvent(stream, event, 1)));
   CUgraphExec exec;
   MUST(cuGraphInstantiate(&exec, captured_fill(1, 16), 0));
   SHAPE("graph launch", MUST(cuGraphLaunch(exec, stream)));
@@ -418,4 +433,5 @@ static void user_objects(void) {
 }
 
 SECTIONS({"shapes", shapes}, {"memory nodes", memory_nodes}, {"capture info", info}, {"launches", launches}, {"one executable graph twice", one_exec_twice},
-         {"branches", branches}, {"updates", updates}, {"parameters", parameters}, {"user objects", user_objects})
+         {"branches", branches}, {"updates", updates}, {"parameters", parameters}, {"user objects", user_objects},
+         {"more shapes", more_shapes})

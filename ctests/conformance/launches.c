@@ -1,4 +1,4 @@
-// Modules, functions and launches: loading, attributes, arguments, occupancy, the trap of a first launch, faults.
+// Modules, functions and launches: loading, attributes, arguments, occupancy, first launches, faults.
 #include "kernels.h"
 
 static void modules(void) {
@@ -154,7 +154,8 @@ static void* launch_fill(void* context) {
   return NULL;
 }
 
-// A function that was never loaded cannot start while a kernel runs: loading waits for it.
+// A function of a cubin that was never loaded cannot start while a kernel runs, because loading waits for it. PTX comes
+// with its module, so that here nothing is left to load.
 static void first_launch(void) {
   spin_prepare();
   CUcontext context;
@@ -164,7 +165,7 @@ static void first_launch(void) {
   pthread_create(&thread, NULL, launch_fill, context);
   sleep_ms(500);
   const int done = launched && cuStreamQuery(stream) == 0;
-  say("never loaded, beside a kernel that runs: %s", done ? "done" : "held up");
+  say("first launch, beside a kernel that runs: %s", done ? "done" : "held up");
   spin_stop();
   pthread_join(thread, NULL);
   TRY(cuStreamSynchronize(stream));
@@ -197,7 +198,7 @@ static void first_launch_beside_a_wait(void) {
   pthread_create(&thread, NULL, launch_fill, context);
   sleep_ms(500);
   const int done = launched && cuStreamQuery(stream) == 0;
-  say("never loaded, beside a waiting stream: %s", done ? "done" : "held up");
+  say("first launch, beside a waiting stream: %s", done ? "done" : "held up");
   spin_stop();
   pthread_join(thread, NULL);
   TRY(cuStreamSynchronize(stream));

@@ -107,7 +107,7 @@ static void arguments(void) {
 
 static void batches(void) {
   prepare();
-  CUstreamBatchMemOpParams ops[4];
+  CUstreamBatchMemOpParams ops[3];
   memset(ops, 0, sizeof ops);
   ops[0].writeValue.operation = MEM_OP_WRITE_32;
   ops[0].writeValue.address = words;
@@ -125,25 +125,43 @@ static void batches(void) {
   TRY(cuStreamSynchronize(stream));
   say("  %u %u", read_word(words), read_word(words + 8));
   TRY(cuStreamBatchMemOp(stream, 0, ops, 0));
-  TRY(cuStreamBatchMemOp(stream, 1, NULL, 0));
-  TRY(cuStreamBatchMemOp(stream, 1, ops, 1));
-  ops[3].operation = 99;
-  TRY(cuStreamBatchMemOp(stream, 1, &ops[3], 0));
-  memset(&ops[3], 0, sizeof ops[3]);
-  ops[3].memoryBarrier.operation = MEM_OP_BARRIER;
-  TRY(cuStreamBatchMemOp(stream, 1, &ops[3], 0));
-  ops[3].memoryBarrier.flags = 1;
-  TRY(cuStreamBatchMemOp(stream, 1, &ops[3], 0));
-  memset(&ops[3], 0, sizeof ops[3]);
-  ops[3].flushRemoteWrites.operation = MEM_OP_FLUSH;
-  TRY(cuStreamBatchMemOp(stream, 1, &ops[3], 0));
-  // One bad operation: is anything of the batch carried out?
+}
+
+static void bad_batches(void) {
+  prepare();
+  CUstreamBatchMemOpParams ops[2];
+  memset(ops, 0, sizeof ops);
+  ops[0].writeValue.operation = MEM_OP_WRITE_32;
+  ops[0].writeValue.address = words;
   ops[0].writeValue.value = 31;
+  TRY(cuStreamBatchMemOp(stream, 1, ops, 1));
+  ops[1].operation = 99;
+  TRY(cuStreamBatchMemOp(stream, 1, &ops[1], 0));
+  // One bad operation: is anything of the batch carried out?
+  memset(&ops[1], 0, sizeof ops[1]);
   ops[1].writeValue.operation = MEM_OP_WRITE_32;
   ops[1].writeValue.address = words + 1;
   TRY(cuStreamBatchMemOp(stream, 2, ops, 0));
   TRY(cuStreamSynchronize(stream));
   say("  %u", read_word(words));
+}
+
+static void barriers(void) {
+  prepare();
+  CUstreamBatchMemOpParams op;
+  memset(&op, 0, sizeof op);
+  op.memoryBarrier.operation = MEM_OP_BARRIER;
+  TRY(cuStreamBatchMemOp(stream, 1, &op, 0));
+  op.memoryBarrier.flags = 1;
+  TRY(cuStreamBatchMemOp(stream, 1, &op, 0));
+  memset(&op, 0, sizeof op);
+  op.flushRemoteWrites.operation = MEM_OP_FLUSH;
+  TRY(cuStreamBatchMemOp(stream, 1, &op, 0));
+  TRY(cuStreamSynchronize(stream));
+}
+
+static void large_batches(void) {
+  prepare();
   static CUstreamBatchMemOpParams many[300];
   for (size_t i = 0; i < COUNT(many); ++i) {
     many[i].writeValue.operation = MEM_OP_WRITE_32;
@@ -184,4 +202,4 @@ static void graphs(void) {
 }
 
 SECTIONS({"conditions", conditions}, {"64 bits", wide}, {"writes", writes}, {"arguments", arguments}, {"batches", batches},
-         {"graphs", graphs})
+         {"graphs", graphs}, {"bad batches", bad_batches}, {"barriers", barriers}, {"large batches", large_batches})
