@@ -184,7 +184,10 @@ pub fn check_abort(abort: &AtomicBool) -> Result<()> {
 }
 
 fn dial_unix(call: &Call<'_>, name: &[u8; 16], deadline: Deadline) -> std::result::Result<Connection, Miss> {
-    let fd = socket::connect_unix(&unix_name(name)).map_err(|error| match error {
+    let connect = || socket::connect_unix(&unix_name(name));
+    let fd = connect()
+        .or_else(|error| if fd::is_shortage(error) && fd::raise_limit() { connect() } else { Err(error) });
+    let fd = fd.map_err(|error| match error {
         Errno::ECONNREFUSED => {
             Miss::new(Hope::Refused, "its process is not in this host's network namespace, or has ended")
         }
@@ -193,15 +196,15 @@ fn dial_unix(call: &Call<'_>, name: &[u8; 16], deadline: Deadline) -> std::resul
     })?;
     let (pid, uid) = socket::unix_peer(fd.as_fd()).unwrap_or_default();
     if !trusted(uid) {
-        let reason = format!("it belongs to user {uid}, not to ours");
-        return Err(Miss { hope: Hope::None, code: Code::InvalidUsage, reason });
+        return Err(Miss::new(Hope::Refused, format!("it belongs to user {uid}, not to ours")));
     }
     handshake(call, fd, deadline, (pid > 0).then_some(pid))
 }
 
-/// Whether a process of this user may be at the other end of a Unix socket: ourselves, and root, who may do anything anyway.
+/// Whether a process of this user may be at the other end of a Unix socket: our own, and either way root, who may do anything anyway.
 pub fn trusted(uid: u32) -> bool {
-    uid == 0 || uid == nix::unistd::geteuid().as_raw()
+    let own = nix::unistd::geteuid().as_raw();
+    uid == own || uid == 0 || own == 0
 }
 
 type Started = (SocketAddr, OwnedFd, Instant);

@@ -81,6 +81,8 @@ pub struct Door {
     /// By age, since keys grow.
     pending: BTreeMap<u64, Pending>,
     next_key: u64,
+    /// The timer that looks for old ids is set.
+    ageing: bool,
 }
 
 struct Listener {
@@ -152,6 +154,7 @@ impl Door {
             served: HashMap::new(),
             pending: BTreeMap::new(),
             next_key: FIRST_KEY,
+            ageing: false,
         })
     }
 
@@ -213,7 +216,13 @@ impl Door {
         {
             self.ids.remove(&oldest);
         }
-        io.timer(AGE_TIMER, ID_AGE + Duration::from_secs(1));
+        self.age(io);
+    }
+
+    fn age(&mut self, io: &mut Io<'_>) {
+        if !std::mem::replace(&mut self.ageing, true) {
+            io.timer(AGE_TIMER, ID_AGE + Duration::from_secs(1));
+        }
     }
 
     /// The id has made its communicator, or never will.
@@ -318,8 +327,12 @@ impl Door {
         }
     }
 
-    /// No descriptor is left for another connection: the oldest stranger goes; without one, the listener rests.
+    /// No descriptor is left for another connection: the limit is raised, if it can be; else the oldest stranger goes; without one,
+    /// the listener rests.
     fn shortage(&mut self, io: &mut Io<'_>, key: u64) {
+        if fd::raise_limit() {
+            return;
+        }
         match self.pending.keys().next().copied() {
             Some(oldest) => self.dismiss(io, oldest),
             None => {
@@ -495,6 +508,10 @@ impl Actor for Door {
                 let ids = &self.ids;
                 self.order.retain(|job| ids.contains_key(job));
                 self.close_listeners(io);
+                self.ageing = false;
+                if self.ids.values().any(|id| id.state == IdState::Open) {
+                    self.age(io);
+                }
             }
             REOPEN_TIMER => self.start(io),
             key => self.dismiss(io, key),

@@ -21,7 +21,7 @@ use crate::error::{Code, Error, Result};
 use crate::process::service;
 use crate::process::service::{Actor, ActorId, Interest, Io, Ready};
 use crate::sys::Deadline;
-use crate::sys::fd::process_end;
+use crate::sys::fd::shared_process_end;
 
 /// How long a rank that gives up waits for a last word of the rendezvous.
 const LAST_WORD: Duration = Duration::from_secs(1);
@@ -94,7 +94,7 @@ pub fn join(
         shared: shared.clone(),
         served: served.clone(),
         in_hub,
-        end: pid.filter(|_| hub != own).and_then(process_end).map(Arc::new),
+        end: pid.filter(|_| hub != own).and_then(shared_process_end),
         over: false,
     };
     let actor = service()?.add(Box::new(reader));

@@ -15,7 +15,7 @@ use crate::bootstrap::peer::{PeerInfo, process_token};
 use crate::bootstrap::wire::{Hello, MAX_RANKS, Message, library_version, version_text};
 use crate::error::Code;
 use crate::process::service::{Actor, ActorId, Interest, Io, Ready};
-use crate::sys::fd::process_end;
+use crate::sys::fd::shared_process_end;
 
 /// A broken job answers late ranks with its reason for so long.
 const BROKEN: Duration = Duration::from_secs(600);
@@ -104,8 +104,7 @@ impl Session {
         }
         tracing::info!(target: "BOOTSTRAP", "rank {} of {} has arrived ({origin})", hello.rank, hello.nranks);
         let rank = hello.rank as usize;
-        let end =
-            origin.pid().filter(|pid| *pid as u32 != std::process::id()).and_then(process_end).map(Arc::new);
+        let end = origin.pid().and_then(shared_process_end);
         if let Some(end) = &end {
             io.watch(end_key(rank), end, Interest::Read);
         }

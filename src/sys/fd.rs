@@ -2,8 +2,10 @@
 //!
 //! All are close-on-exec, and every call is repeated when a signal interrupts it.
 
+use std::collections::BTreeMap;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use nix::errno::Errno;
@@ -11,7 +13,9 @@ use nix::fcntl::{FcntlArg, SealFlag};
 use nix::poll::{PollFd, PollFlags, PollTimeout};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::memfd::MFdFlags;
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags};
+use parking_lot::Mutex;
 
 use crate::error::{Error, Result};
 
@@ -79,6 +83,39 @@ pub fn process_end(pid: i32) -> Option<OwnedFd> {
     let fd = RawFd::try_from(fd).ok().filter(|fd| *fd >= 0)?;
     // SAFETY: the kernel has just given us this descriptor (close-on-exec by definition), and nobody else knows it.
     Some(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// As [`process_end`], one descriptor for all who ask about the same process; `None` for this process.
+pub fn shared_process_end(pid: i32) -> Option<Arc<OwnedFd>> {
+    static KNOWN: Mutex<BTreeMap<i32, Weak<OwnedFd>>> = Mutex::new(BTreeMap::new());
+    if u32::try_from(pid) == Ok(std::process::id()) {
+        return None;
+    }
+    // Held for a moment only; a child forked in that moment does without.
+    let mut known = KNOWN.try_lock_for(Duration::from_secs(1))?;
+    known.retain(|_, end| end.strong_count() > 0);
+    // A descriptor that says "ended" belongs to an earlier process of this number.
+    let alive = |end: &Arc<OwnedFd>| !wait_for(end.as_fd(), PollFlags::POLLIN, Duration::ZERO);
+    if let Some(end) = known.get(&pid).and_then(Weak::upgrade).filter(alive) {
+        return Some(end);
+    }
+    let end = Arc::new(process_end(pid)?);
+    known.insert(pid, Arc::downgrade(&end));
+    Some(end)
+}
+
+/// Whether the call failed for want of descriptors.
+pub fn is_shortage(error: Errno) -> bool {
+    matches!(error, Errno::EMFILE | Errno::ENFILE)
+}
+
+/// Allows this process as many descriptors as the system grants it; `false` when it has them already. Only for when there are none
+/// left: programs that use select() must not see large numbers without need.
+pub fn raise_limit() -> bool {
+    let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else {
+        return false;
+    };
+    soft < hard && setrlimit(Resource::RLIMIT_NOFILE, hard, hard).is_ok()
 }
 
 /// Waits until one of `wanted` holds; `false` when the time is over. Errors and hang-ups count as ready: the next call tells.
@@ -193,9 +230,17 @@ mod tests {
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
         let end = process_end(child.id() as i32).expect("this kernel has process descriptors");
         assert!(!wait_for(end.as_fd(), PollFlags::POLLIN, Duration::ZERO));
+        let shared = shared_process_end(child.id() as i32).unwrap();
+        assert!(Arc::ptr_eq(&shared, &shared_process_end(child.id() as i32).unwrap()));
         child.kill().unwrap();
         assert!(wait_for(end.as_fd(), PollFlags::POLLIN, Duration::from_secs(10)));
+        let later = shared_process_end(child.id() as i32);
+        assert!(
+            later.is_none_or(|later| !Arc::ptr_eq(&shared, &later)),
+            "an ended process is asked about anew"
+        );
         child.wait().unwrap();
+        assert!(shared_process_end(std::process::id() as i32).is_none());
         assert!(process_end(0).is_none() && process_end(-1).is_none());
     }
 }
