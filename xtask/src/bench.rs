@@ -29,7 +29,7 @@ pub fn run(args: &[String]) -> Result<(), String> {
         let emulator = setup::emulator()?;
         perf.env("LD_LIBRARY_PATH", path_list("LD_LIBRARY_PATH", &[emulator]));
         perf.env("OXCCL_EMU_DEVICES", "4");
-        perf.args(["--ranks", "4", "--processes", "-b", "8", "-e", "1M", "-f", "8", "-n", "5", "-w", "1"]);
+        perf.args(["--ranks", "4", "--processes", "-b", "16", "-e", "4M", "-f", "8", "-n", "5", "-w", "1"]);
     }
     perf.args(args);
     run_command(&mut perf, RUN)

@@ -35,10 +35,12 @@ pub fn cargo() -> Command {
     command
 }
 
-/// A path list with `first` in front of what the environment has.
+/// A path list with `first` in front of what the environment has. Entries below the target folder are cargo's doing and
+/// are left out: they would put a debug libnccl.so.2 before the library that a program is linked to.
 pub fn path_list(variable: &str, first: &[PathBuf]) -> std::ffi::OsString {
     let old = std::env::var_os(variable).unwrap_or_default();
-    let rest = std::env::split_paths(&old).filter(|p| !p.as_os_str().is_empty());
+    let target = target_dir();
+    let rest = std::env::split_paths(&old).filter(|p| !p.as_os_str().is_empty() && !p.starts_with(&target));
     std::env::join_paths(first.iter().cloned().chain(rest)).unwrap_or(old)
 }
 
