@@ -3,7 +3,7 @@
 //! The cache lies in `target/kernels-cache/` (or OXCCL_KERNELS_CACHE) and is shared by all profiles and packages of
 //! that target folder. A file in it is named after the SHA-256 of everything it came from (all of `kernels/`, the
 //! options, NVRTC's version) and appears by a rename, so that builds side by side and interrupted ones do no harm.
-//! OXCCL_KERNEL_TARGETS=sm_90a,... restricts the targets while kernels are being written.
+//! Release builds carry every target; OXCCL_KERNEL_TARGETS=sm_90a,... chooses others.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,6 +16,10 @@ use crate::{report, sources};
 
 /// Machine code for what exists (one per major architecture: newer minors run it), PTX for what comes later.
 pub const TARGETS: [&str; 5] = ["sm_90a", "sm_80", "sm_100", "sm_120", "compute_90"];
+
+/// What a debug build carries. It mostly serves tests on the emulated driver, which calls itself such a GPU and takes
+/// its kernels from g++; compiling for all targets takes minutes.
+pub const DEBUG_TARGETS: [&str; 1] = ["sm_90a"];
 
 /// One finished image.
 pub struct Image {

@@ -25,9 +25,7 @@ fn generated() -> String {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut config = cbindgen::Config {
         language: cbindgen::Language::Cxx,
-        header: Some(
-            "// Generated from src/gpu/work.rs by tests/work_header.rs: do not edit.".to_owned(),
-        ),
+        header: Some("// Generated from src/gpu/work.rs by tests/work_header.rs: do not edit.".to_owned()),
         pragma_once: true,
         no_includes: true,
         documentation_style: cbindgen::DocumentationStyle::Cxx,
@@ -58,5 +56,8 @@ fn work_header_is_current() {
         std::fs::write(&path, &new).unwrap();
     }
     let old = std::fs::read_to_string(&path).unwrap_or_default();
-    assert!(old == new, "kernels/work.h is not what src/gpu/work.rs says; run: UPDATE=1 cargo test --test work_header");
+    assert!(
+        old == new,
+        "kernels/work.h is not what src/gpu/work.rs says; run: UPDATE=1 cargo test --test work_header"
+    );
 }

@@ -14,9 +14,6 @@ const BUILD: Duration = Duration::from_secs(900);
 /// The kernels once more as C++ with the undefined-behaviour checks that g++ can prove while compiling.
 pub fn sanitize() -> Result<Outcome, String> {
     let source = root().join("kernels/kernels.cu");
-    if !source.exists() {
-        return Ok(Outcome::Skipped("there is no kernels/kernels.cu".into()));
-    }
     let dir = target_dir().join("sanitize");
     make_dir(&dir)?;
     let mut command = Command::new(std::env::var_os("CXX").unwrap_or_else(|| "g++".into()));
@@ -87,9 +84,6 @@ pub fn library() -> Result<Outcome, String> {
 
 /// A staged install, moved to another place, then used by pkg-config.
 pub fn install() -> Result<Outcome, String> {
-    if !root().join("include/nccl.h").exists() {
-        return Ok(Outcome::Skipped("there is no include/nccl.h".into()));
-    }
     let stage = staged()?;
     let version = installer::version()?;
     for file in ["lib/libnccl.so", "lib/libnccl.so.2", "include/nccl.h", "lib/cmake/nccl/NCCLConfig.cmake"] {
@@ -128,9 +122,6 @@ fn staged() -> Result<std::path::PathBuf, String> {
 
 pub fn ctests() -> Result<Outcome, String> {
     let source = root().join("ctests");
-    if !source.join("CMakeLists.txt").exists() {
-        return Ok(Outcome::Skipped("there is no ctests/CMakeLists.txt".into()));
-    }
     let (stage, emulator, tools) = (staged()?, setup::emulator()?, setup::cmake()?);
     let path = path_list("PATH", &tools.into_iter().collect::<Vec<_>>());
     let build = target_dir().join("ctests");
@@ -171,9 +162,6 @@ fn count_ctest(text: &str) -> (usize, usize) {
 /// Programs that print what a driver does; the emulated one has to print what the real one did.
 pub fn conformance() -> Result<Outcome, String> {
     let script = root().join("ctests/conformance/run.py");
-    if !script.exists() {
-        return Ok(Outcome::Skipped("there is no ctests/conformance/run.py".into()));
-    }
     if !has_program("python3") {
         return Err("ctests/conformance/run.py needs python3".into());
     }
@@ -184,10 +172,10 @@ pub fn conformance() -> Result<Outcome, String> {
     Ok(Outcome::Ran { passed, failed: if out.ok { failed } else { failed.max(1) } })
 }
 
-/// Reads `driver libcuda_emulator.so: 14 as expected, 1 not, 0 cannot run here`.
+/// Reads `driver libcuda_emulator.so: 14 passed, 1 failed, 0 cannot run here`.
 fn count_conformance(text: &str) -> (usize, usize) {
     let line = text.lines().rev().find(|line| line.starts_with("driver ")).unwrap_or_default();
-    (number_before(line, " as expected"), number_before(line, " not,"))
+    (number_before(line, " passed"), number_before(line, " failed"))
 }
 
 #[cfg(test)]
@@ -204,7 +192,7 @@ mod tests {
 
     #[test]
     fn counts_what_the_conformance_runner_prints() {
-        let text = "vmm: differs\ndriver libcuda_emulator.so: 14 as expected, 1 not, 2 cannot run here\n";
+        let text = "vmm: differs\ndriver libcuda_emulator.so: 14 passed, 1 failed, 2 cannot run here\n";
         assert_eq!(count_conformance(text), (14, 1));
     }
 }
