@@ -1,7 +1,8 @@
 //! The one way into the emulator: what every exported function does before and after its own work.
 //!
-//! `cu!` defines exported functions. `[any]` before one marks a function that works before `cuInit`. A second name
-//! after a slash is the variant of the function for which the NULL stream is the calling thread's own stream.
+//! `cu!` defines exported functions. `[any]` before one marks a function that works before `cuInit`, `[stream]` one that
+//! works in a stream callback as far as it names a stream. A second name after a slash is the variant of the function
+//! for which the NULL stream is the calling thread's own stream.
 //! A call never unwinds into its caller: a panic becomes `CUDA_ERROR_UNKNOWN`.
 
 use std::cell::Cell;
@@ -38,6 +39,7 @@ macro_rules! cu {
     };
     (@need) => { $crate::api::Need::Initialised };
     (@need any) => { $crate::api::Need::Nothing };
+    (@need stream) => { $crate::api::Need::Stream };
     () => {};
     ($(#[$meta:meta])* $([$need:ident])? fn $name:ident / $per_thread:ident $args:tt $body:block $($rest:tt)*) => {
         cu!(@one $(#[$meta])* [$($need)?] $name $args $body);
@@ -55,6 +57,8 @@ macro_rules! cu {
 pub enum Need {
     Nothing,
     Initialised,
+    /// As `Initialised`, and the call is let through in a callback: it is refused there only if it needs a context.
+    Stream,
 }
 
 static INITIALISED: AtomicBool = AtomicBool::new(false);
@@ -68,12 +72,12 @@ thread_local! {
 /// Runs the body of an exported function and returns the code for C.
 pub fn enter(name: &'static str, need: Need, body: impl FnOnce() -> Result) -> u32 {
     let result = catch_unwind(AssertUnwindSafe(|| {
-        if need == Need::Initialised {
+        if need != Need::Nothing {
             // Acquire: pairs with the release in `set_initialised`, behind which the devices were made.
             if FORKED.load(Ordering::Relaxed) || !INITIALISED.load(Ordering::Acquire) {
                 return Err(NOT_INITIALIZED);
             }
-            if IN_CALLBACK.get() {
+            if IN_CALLBACK.get() && need != Need::Stream {
                 return Err(NOT_PERMITTED);
             }
         }
@@ -104,12 +108,16 @@ pub fn set_initialised() {
     INITIALISED.store(true, Ordering::Release);
 }
 
-/// Runs a user's callback, in which the driver API must not be called.
+/// Runs a user's callback, in which most of the driver API must not be called.
 pub fn in_callback<R>(body: impl FnOnce() -> R) -> R {
     let before = IN_CALLBACK.replace(true);
     let result = body();
     IN_CALLBACK.set(before);
     result
+}
+
+pub fn is_in_callback() -> bool {
+    IN_CALLBACK.get()
 }
 
 /// Runs a call for which the NULL stream means the calling thread's own.

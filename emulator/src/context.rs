@@ -2,7 +2,8 @@
 //!
 //! A context is never freed, so that a stale handle is recognised: destroying one, or releasing a primary context for
 //! the last time, ends its work, takes its objects away and leaves it inactive. A kernel fault makes a context fail for
-//! good: from then on every call that needs it returns the fault's code, and queued work is skipped.
+//! good: from then on every call that needs it returns the fault's code, and queued work is skipped. The process cannot
+//! make another context on that device either.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -14,14 +15,14 @@ use parking_lot::Mutex;
 
 use crate::device::{self, Device};
 use crate::error::{
-    CONTEXT_IS_DESTROYED, Code, INVALID_CONTEXT, INVALID_DEVICE, INVALID_VALUE, PEER_ACCESS_ALREADY_ENABLED,
+    CONTEXT_IS_DESTROYED, Code, INVALID_CONTEXT, INVALID_VALUE, NOT_PERMITTED, PEER_ACCESS_ALREADY_ENABLED,
     PEER_ACCESS_NOT_ENABLED, PEER_ACCESS_UNSUPPORTED, Result, UNSUPPORTED_LIMIT,
 };
 use crate::handle;
 use crate::stream::op::Op;
 use crate::stream::{Kind, Stream, capture};
 use crate::types::{CUcontext, CUdevice, CUevent, Out};
-use crate::{memory, module, stream};
+use crate::{api, memory, module, stream};
 
 pub struct Context {
     pub handle: CUcontext,
@@ -99,6 +100,12 @@ impl Context {
         self.active.load(Ordering::Acquire)
     }
 
+    /// Makes the context fail because a kernel did, and with it the process's later contexts on the device.
+    pub fn break_by(&self, code: Code) {
+        self.device.note_fault(code);
+        self.fail(code);
+    }
+
     /// Makes the context fail from now on; the first cause stays.
     pub fn fail(&self, code: Code) {
         // Relaxed: the code is all that is shared, and those who wait for work are ordered by its end.
@@ -124,6 +131,16 @@ impl Context {
         std::ptr::eq(self, other)
     }
 
+    /// Whether kernels of this context may touch memory that another one's device has from cuMemAlloc.
+    pub fn reaches(&self, device: &Device) -> bool {
+        self.device.physical == device.physical
+            || self
+                .peers
+                .lock()
+                .iter()
+                .any(|peer| find(*peer).is_ok_and(|peer| peer.device.ordinal == device.ordinal))
+    }
+
     /// The stream that the handle NULL stands for, unless the caller asked for per-thread ones.
     pub fn legacy(&self) -> Result<Arc<Stream>> {
         self.legacy.lock().clone().ok_or(CONTEXT_IS_DESTROYED)
@@ -132,6 +149,10 @@ impl Context {
 
 /// The calling thread's current context, which must be usable.
 pub fn current() -> Result<&'static Context> {
+    // A program's function has no context, and may not use one.
+    if api::is_in_callback() {
+        return Err(NOT_PERMITTED);
+    }
     let context = top().ok_or(INVALID_CONTEXT)?;
     context.check()?;
     Ok(context)
@@ -151,6 +172,11 @@ pub fn get_or_current(handle: CUcontext) -> Result<&'static Context> {
 
 fn find(handle: CUcontext) -> Result<&'static Context> {
     CONTEXTS.lock().iter().find(|context| context.handle == handle).copied().ok_or(INVALID_CONTEXT)
+}
+
+/// The context with this handle, for calls that do not take NULL for one.
+fn find_given(handle: CUcontext) -> Result<&'static Context> {
+    if handle == 0 { Err(INVALID_VALUE) } else { find(handle) }
 }
 
 /// All contexts that work could be queued in.
@@ -174,10 +200,29 @@ fn primary(dev: CUdevice) -> Result<&'static Context> {
 
 fn create(out: Out<CUcontext>, flags: u32, dev: CUdevice) -> Result {
     out.check()?;
-    let context = Context::make(device::get(dev)?, false, flags);
+    let device = device::get(dev)?;
+    check_flags(flags)?;
+    device.check_fault()?;
+    let context = Context::make(device, false, flags);
     context.activate();
     CURRENT.with_borrow_mut(|stack| stack.push(context));
     out.set(context.handle)
+}
+
+/// One way of waiting at most, and the flags that there are.
+fn check_flags(flags: u32) -> Result {
+    const WAITING: u32 = 7;
+    const ALL: u32 = 0xff;
+    let one = matches!(flags & WAITING, 0 | 1 | 2 | 4);
+    if one && flags & !ALL == 0 { Ok(()) } else { Err(INVALID_VALUE) }
+}
+
+/// Ends a primary context; its next life begins with the flags that a context has at first.
+fn end_primary(context: &'static Context) {
+    if context.is_active() {
+        context.deactivate();
+    }
+    context.flags.store(0, Ordering::Relaxed);
 }
 
 cu! {
@@ -185,7 +230,9 @@ cu! {
         out.check()?;
         let context = primary(dev)?;
         let mut retained = context.retained.lock();
-        if *retained == 0 {
+        // After a reset it is retained and yet not active.
+        if !context.is_active() {
+            context.device.check_fault()?;
             context.activate();
         }
         *retained += 1;
@@ -197,7 +244,7 @@ cu! {
         let mut retained = context.retained.lock();
         match *retained {
             0 => return Err(INVALID_CONTEXT),
-            1 => context.deactivate(),
+            1 => end_primary(context),
             _ => {}
         }
         *retained -= 1;
@@ -206,11 +253,8 @@ cu! {
 
     fn cuDevicePrimaryCtxReset_v2(dev: CUdevice) {
         let context = primary(dev)?;
-        let retained = context.retained.lock();
-        if *retained > 0 {
-            context.deactivate();
-            context.activate();
-        }
+        let _retained = context.retained.lock();
+        end_primary(context);
         Ok(())
     }
 
@@ -222,6 +266,7 @@ cu! {
     }
 
     fn cuDevicePrimaryCtxSetFlags_v2(dev: CUdevice, flags: u32) {
+        check_flags(flags)?;
         primary(dev)?.flags.store(flags, Ordering::Relaxed);
         Ok(())
     }
@@ -246,7 +291,7 @@ cu! {
     }
 
     fn cuCtxDestroy_v2(ctx: CUcontext) {
-        let context = find(ctx)?;
+        let context = find_given(ctx)?;
         if context.primary || !context.is_active() {
             return Err(INVALID_CONTEXT);
         }
@@ -276,7 +321,7 @@ cu! {
     }
 
     fn cuCtxPushCurrent_v2(ctx: CUcontext) {
-        let context = find(ctx)?;
+        let context = find_given(ctx)?;
         if !context.is_active() {
             return Err(INVALID_CONTEXT);
         }
@@ -366,7 +411,7 @@ cu! {
             return Err(INVALID_VALUE);
         }
         if context.device.physical == peer.device.physical {
-            return Err(INVALID_DEVICE);
+            return Err(PEER_ACCESS_UNSUPPORTED);
         }
         if !context.device.can_access(peer.device) {
             return Err(PEER_ACCESS_UNSUPPORTED);

@@ -5,11 +5,11 @@
 
 use std::ffi::c_char;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::api;
 use crate::config::{self, Peers};
-use crate::error::{INVALID_DEVICE, INVALID_VALUE, NO_DEVICE, NOT_INITIALIZED, OUT_OF_MEMORY, Result};
+use crate::error::{Code, INVALID_DEVICE, INVALID_VALUE, NO_DEVICE, NOT_INITIALIZED, OUT_OF_MEMORY, Result};
 use crate::types::{CUdevice, CUuuid, Out, Text};
 
 /// One device that this process can see.
@@ -20,6 +20,8 @@ pub struct Device {
     pub uuid: CUuuid,
     pub pci_bus: u32,
     used: AtomicU64,
+    /// The code of the first kernel fault in this process, or 0.
+    fault: AtomicU32,
 }
 
 impl Device {
@@ -44,6 +46,19 @@ impl Device {
 
     pub fn give_back(&self, bytes: u64) {
         self.used.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    /// Notes that a kernel failed: the process gets no further context on this device.
+    pub fn note_fault(&self, code: Code) {
+        // Relaxed: the code is all that is shared.
+        let _ = self.fault.compare_exchange(0, code.0, Ordering::Relaxed, Ordering::Relaxed);
+    }
+
+    pub fn check_fault(&self) -> Result {
+        match self.fault.load(Ordering::Relaxed) {
+            0 => Ok(()),
+            code => Err(Code(code)),
+        }
     }
 
     /// Whether kernels and copies of this device can reach the other's memory.
@@ -154,12 +169,12 @@ const FIXED: &[(u32, i32)] = &[
     (91, 1),                // CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM
     (95, 1),                // COOPERATIVE_LAUNCH
     (97, SHARED_PER_BLOCK), // MAX_SHARED_MEMORY_PER_BLOCK_OPTIN
-    (98, 1),                // CAN_FLUSH_REMOTE_WRITES
     (99, 1),                // HOST_REGISTER_SUPPORTED
     (106, 32),              // MAX_BLOCKS_PER_MULTIPROCESSOR
     (111, 1024),            // RESERVED_SHARED_MEMORY_PER_BLOCK
     (113, 1),               // READ_ONLY_HOST_REGISTER_SUPPORTED
     (126, 4),               // MEM_SYNC_DOMAIN_COUNT
+    (129, 1),               // UNIFIED_FUNCTION_POINTERS
     (131, -1),              // NUMA_ID
     (134, 0),               // HOST_NUMA_ID
 ];
@@ -179,11 +194,12 @@ fn attribute(device: &Device, attribute: u32) -> Result<i32> {
         33 => device.pci_bus as i32,
         75 => settings.capability.0 as i32,
         76 => settings.capability.1 as i32,
-        // CAN_USE_STREAM_MEM_OPS, its 64-bit form and WAIT_VALUE_NOR, each in the first and the second version.
-        92..=94 | 122 | 123 => i32::from(!without.memops),
+        // CAN_USE_STREAM_MEM_OPS and the 64-bit form, first and second version, and WAIT_VALUE_NOR, second version.
+        92 | 93 | 122 | 123 => i32::from(!without.memops),
         102 => i32::from(!without.vmm),
         103 => i32::from(!without.vmm && !without.fd),
         115 => i32::from(!without.pools),
+        125 => i32::from(!without.ipc),
         0 | ATTRIBUTE_END.. => return Err(INVALID_VALUE),
         other => FIXED.iter().find(|(key, _)| *key == other).map_or(0, |(_, value)| *value),
     })
@@ -207,6 +223,7 @@ cu! {
                 uuid: uuid_of(physical),
                 pci_bus: 0x10 + physical,
                 used: AtomicU64::new(0),
+                fault: AtomicU32::new(0),
             };
             physical.into_iter().enumerate().map(make).collect()
         });

@@ -85,7 +85,6 @@ static TABLE: &[(u32, &CStr, &CStr)] = &[
     (34, c"CUDA_ERROR_STUB_LIBRARY", c"CUDA driver is a stub library"),
     (36, c"CUDA_ERROR_CALL_REQUIRES_NEWER_DRIVER", c"call requires newer driver"),
     (46, c"CUDA_ERROR_DEVICE_UNAVAILABLE", c"device unavailable"),
-    (47, c"CUDA_ERROR_MULTICAST_RESOURCE_FULL", c"multicast resource full"),
     (100, c"CUDA_ERROR_NO_DEVICE", c"no CUDA-capable device is detected"),
     (101, c"CUDA_ERROR_INVALID_DEVICE", c"invalid device ordinal"),
     (102, c"CUDA_ERROR_DEVICE_NOT_LICENSED", c"device not licensed"),
@@ -114,7 +113,6 @@ static TABLE: &[(u32, &CStr, &CStr)] = &[
     (224, c"CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY", c"unsupported exec affinity"),
     (225, c"CUDA_ERROR_UNSUPPORTED_DEVSIDE_SYNC", c"unsupported devside sync"),
     (226, c"CUDA_ERROR_CONTAINED", c"contained"),
-    (227, c"CUDA_ERROR_INSUFFICIENT_LOADER_VERSION", c"insufficient loader version"),
     (300, c"CUDA_ERROR_INVALID_SOURCE", c"invalid source"),
     (301, c"CUDA_ERROR_FILE_NOT_FOUND", c"file not found"),
     (302, c"CUDA_ERROR_SHARED_OBJECT_SYMBOL_NOT_FOUND", c"shared object symbol not found"),
@@ -175,9 +173,6 @@ static TABLE: &[(u32, &CStr, &CStr)] = &[
     (914, c"CUDA_ERROR_INVALID_RESOURCE_TYPE", c"invalid resource type"),
     (915, c"CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION", c"invalid resource configuration"),
     (916, c"CUDA_ERROR_KEY_ROTATION", c"key rotation"),
-    (917, c"CUDA_ERROR_STREAM_DETACHED", c"stream detached"),
-    (918, c"CUDA_ERROR_GRAPH_RECAPTURE_FAILURE", c"graph recapture failure"),
-    (919, c"CUDA_ERROR_FABRIC_NOT_READY", c"fabric not ready"),
     (999, c"CUDA_ERROR_UNKNOWN", c"unknown error"),
 ];
 

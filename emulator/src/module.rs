@@ -1,9 +1,9 @@
 //! Modules, libraries and the kernels in them.
 //!
-//! Any image is accepted and none is read: kernels are found by name among those linked into the emulator. What is
-//! kept is the *first-load trap*: code of a kernel comes into a context when the kernel is first launched, or by
-//! cuFuncLoad, and that waits for the kernels which run in the context at that moment. CUDA_MODULE_LOADING=EAGER loads
-//! with the module instead.
+//! Any image is accepted and only its first byte is read: kernels are found by name among those linked into the
+//! emulator. What is kept is the *first-load trap*: code of a kernel comes into a context when the kernel is first
+//! launched, or by cuFuncLoad, and that waits for the kernels which run in the context at that moment. PTX is loaded
+//! with its module, and with CUDA_MODULE_LOADING=EAGER so is everything.
 
 use std::ffi::{CString, c_char};
 use std::sync::Arc;
@@ -12,9 +12,10 @@ use std::sync::atomic::{AtomicI32, Ordering};
 use crate::config;
 use crate::context::{self, Context};
 use crate::device;
-use crate::error::{INVALID_HANDLE, INVALID_VALUE, NOT_FOUND, Result};
+use crate::error::{FILE_NOT_FOUND, INVALID_HANDLE, INVALID_VALUE, NOT_FOUND, Result};
 use crate::handle::Registry;
 use crate::kernel::{self, KernelInfo};
+use crate::stream::capture;
 use crate::types::{CUdevice, CUfunction, CUkernel, CUlibrary, CUmodule, In, Out, Text};
 
 /// Dynamic shared memory that a kernel may use unless more was asked for.
@@ -27,10 +28,12 @@ struct Module {
     context: &'static Context,
     /// The library that this is the module of, or 0.
     library: CUlibrary,
+    lazy: bool,
 }
 
 struct Library {
     handle: CUlibrary,
+    lazy: bool,
 }
 
 /// A kernel: of a module, then it belongs to the module's context, or of a library, then it runs in any.
@@ -40,6 +43,7 @@ pub struct Function {
     pub context: Option<&'static Context>,
     module: CUmodule,
     library: CUlibrary,
+    lazy: bool,
     name: CString,
     dynamic_shared: AtomicI32,
     carveout: AtomicI32,
@@ -52,7 +56,7 @@ static FUNCTIONS: Registry<Function> = Registry::new();
 impl Function {
     /// Brings the kernel's code into a context.
     pub fn load(&self, context: &'static Context) {
-        if config::get().eager || context.loaded.lock().contains(self.info.name) {
+        if self.is_loaded(context) {
             return;
         }
         let running = context.running.lock().clone();
@@ -60,6 +64,10 @@ impl Function {
             op.wait();
         }
         context.loaded.lock().insert(self.info.name);
+    }
+
+    fn is_loaded(&self, context: &Context) -> bool {
+        !self.lazy || context.loaded.lock().contains(self.info.name)
     }
 
     pub fn max_dynamic_shared(&self) -> i32 {
@@ -118,21 +126,30 @@ pub fn forget_context(context: &'static Context) {
     FUNCTIONS.remove_where(|function| function.context.is_some_and(|owner| owner.is(context)));
 }
 
-fn load(out: Out<CUmodule>, image: usize) -> Result {
-    out.check()?;
-    if image == 0 {
-        return Err(INVALID_VALUE);
-    }
-    let context = context::current()?;
-    out.set(MODULES.insert_with(|handle| Module { handle, context, library: 0 }).handle)
+/// Whether kernels of an image are loaded one by one: those of PTX come with their module.
+fn is_lazy(image: In<u8>) -> Result<bool> {
+    Ok(!config::get().eager && !matches!(image.get()?, b'.' | b'/'))
 }
 
-fn load_library(out: Out<CUlibrary>, code: usize) -> Result {
+/// The same for a file, which must be there.
+fn is_lazy_file(name: Text) -> Result<bool> {
+    let image = std::fs::read(name.get()?).map_err(|_| FILE_NOT_FOUND)?;
+    is_lazy(In::new(image.as_ptr()))
+}
+
+fn load(out: Out<CUmodule>, image: In<u8>) -> Result {
     out.check()?;
-    if code == 0 {
-        return Err(INVALID_VALUE);
-    }
-    out.set(LIBRARIES.insert_with(|handle| Library { handle }).handle)
+    make_module(out, is_lazy(image)?)
+}
+
+fn make_module(out: Out<CUmodule>, lazy: bool) -> Result {
+    let context = context::current()?;
+    out.set(MODULES.insert_with(|handle| Module { handle, context, library: 0, lazy }).handle)
+}
+
+fn make_library(out: Out<CUlibrary>, lazy: bool) -> Result {
+    out.check()?;
+    out.set(LIBRARIES.insert_with(|handle| Library { handle, lazy }).handle)
 }
 
 /// The function of this name, made when it is first asked for.
@@ -141,6 +158,7 @@ fn function(
     context: Option<&'static Context>,
     module: CUmodule,
     library: CUlibrary,
+    lazy: bool,
 ) -> Result<CUfunction> {
     let info = kernel::find(name).ok_or(NOT_FOUND)?;
     let same = |known: &Arc<Function>| {
@@ -156,6 +174,7 @@ fn function(
         context,
         module,
         library,
+        lazy,
         name: text,
         dynamic_shared: AtomicI32::new(DEFAULT_DYNAMIC_SHARED),
         carveout: AtomicI32::new(-1),
@@ -165,11 +184,11 @@ fn function(
 
 /// The module that stands for a library in the current context.
 fn module_of(library: CUlibrary) -> Result<Arc<Module>> {
-    LIBRARIES.get(library)?;
+    let lazy = LIBRARIES.get(library)?.lazy;
     let context = context::current()?;
     let known =
         MODULES.all().into_iter().find(|module| module.library == library && module.context.is(context));
-    Ok(known.unwrap_or_else(|| MODULES.insert_with(|handle| Module { handle, context, library })))
+    Ok(known.unwrap_or_else(|| MODULES.insert_with(|handle| Module { handle, context, library, lazy })))
 }
 
 fn parameter(function: CUfunction, index: usize, offset: Out<usize>, size: Out<usize>) -> Result {
@@ -189,25 +208,22 @@ fn occupancy(out: Out<i32>, function: CUfunction, block: i32, dynamic_shared: us
 }
 
 cu! {
-    fn cuModuleLoadData(out: Out<CUmodule>, image: usize) {
+    fn cuModuleLoadData(out: Out<CUmodule>, image: In<u8>) {
         load(out, image)
     }
 
-    fn cuModuleLoadDataEx(out: Out<CUmodule>, image: usize, count: u32, options: usize, values: usize) {
+    fn cuModuleLoadDataEx(out: Out<CUmodule>, image: In<u8>, count: u32, options: usize, values: usize) {
         let _ = (count, options, values);
         load(out, image)
     }
 
-    fn cuModuleLoadFatBinary(out: Out<CUmodule>, image: usize) {
+    fn cuModuleLoadFatBinary(out: Out<CUmodule>, image: In<u8>) {
         load(out, image)
     }
 
     fn cuModuleLoad(out: Out<CUmodule>, name: Text) {
-        let name = name.get()?;
-        if !std::path::Path::new(&name).is_file() {
-            return Err(crate::error::FILE_NOT_FOUND);
-        }
-        load(out, 1)
+        out.check()?;
+        make_module(out, is_lazy_file(name)?)
     }
 
     fn cuModuleUnload(module: CUmodule) {
@@ -215,6 +231,7 @@ cu! {
         if module.library != 0 {
             return Err(INVALID_HANDLE);
         }
+        capture::forbid_unsafe()?;
         MODULES.remove(module.handle)?;
         FUNCTIONS.remove_where(|function| function.module == module.handle);
         Ok(())
@@ -223,7 +240,7 @@ cu! {
     fn cuModuleGetFunction(out: Out<CUfunction>, module: CUmodule, name: Text) {
         out.check()?;
         let module = MODULES.get(module)?;
-        out.set(function(&name.get()?, Some(module.context), module.handle, 0)?)
+        out.set(function(&name.get()?, Some(module.context), module.handle, 0, module.lazy)?)
     }
 
     fn cuModuleGetGlobal_v2(out: Out<u64>, bytes: Out<usize>, module: CUmodule, name: Text) {
@@ -237,11 +254,11 @@ cu! {
     }
 
     fn cuLibraryLoadData(
-        out: Out<CUlibrary>, code: usize, jit_options: usize, jit_values: usize, jit_count: u32,
+        out: Out<CUlibrary>, code: In<u8>, jit_options: usize, jit_values: usize, jit_count: u32,
         options: usize, values: usize, count: u32,
     ) {
         let _ = (jit_options, jit_values, jit_count, options, values, count);
-        load_library(out, code)
+        make_library(out, is_lazy(code)?)
     }
 
     fn cuLibraryLoadFromFile(
@@ -249,10 +266,7 @@ cu! {
         options: usize, values: usize, count: u32,
     ) {
         let _ = (jit_options, jit_values, jit_count, options, values, count);
-        if !std::path::Path::new(&name.get()?).is_file() {
-            return Err(crate::error::FILE_NOT_FOUND);
-        }
-        load_library(out, 1)
+        make_library(out, is_lazy_file(name)?)
     }
 
     fn cuLibraryUnload(library: CUlibrary) {
@@ -264,7 +278,8 @@ cu! {
 
     fn cuLibraryGetKernel(out: Out<CUkernel>, library: CUlibrary, name: Text) {
         out.check()?;
-        out.set(function(&name.get()?, None, 0, LIBRARIES.get(library)?.handle)?)
+        let library = LIBRARIES.get(library)?;
+        out.set(function(&name.get()?, None, 0, library.handle, library.lazy)?)
     }
 
     fn cuLibraryGetModule(out: Out<CUmodule>, library: CUlibrary) {
@@ -280,7 +295,7 @@ cu! {
         out.check()?;
         let kernel = get(kernel)?;
         let module = module_of(kernel.library)?;
-        out.set(function(kernel.info.name, Some(module.context), module.handle, kernel.library)?)
+        out.set(function(kernel.info.name, Some(module.context), module.handle, kernel.library, kernel.lazy)?)
     }
 
     fn cuKernelGetLibrary(out: Out<CUlibrary>, kernel: CUkernel) {
@@ -351,8 +366,7 @@ cu! {
     fn cuFuncIsLoaded(state: Out<u32>, function: CUfunction) {
         let function = get(function)?;
         let context = function.context.map_or_else(context::current, Ok)?;
-        let loaded = config::get().eager || context.loaded.lock().contains(function.info.name);
-        state.set(u32::from(loaded))
+        state.set(u32::from(function.is_loaded(context)))
     }
 
     fn cuOccupancyMaxActiveBlocksPerMultiprocessor(
@@ -395,22 +409,30 @@ cu! {
 /// A kernel's own copy of its parameter, from the two forms in which a launch can give it.
 pub fn argument(info: &KernelInfo, params: In<usize>, extra: In<usize>) -> Result<Arc<[u8]>> {
     let size = info.arg_size as usize;
-    let source = if !params.is_null() {
-        if size == 0 { 0 } else { params.get()? }
+    if !params.is_null() && !extra.is_null() {
+        return Err(INVALID_VALUE);
+    }
+    let (source, given) = if !params.is_null() {
+        (if size == 0 { 0 } else { params.get()? }, size)
     } else if !extra.is_null() {
-        from_extra(extra, size)?
+        from_extra(extra)?
     } else {
-        0
+        (0, 0)
     };
     match (size, source) {
         (0, _) => Ok(Arc::new([])),
         (_, 0) => Err(INVALID_VALUE),
-        (size, source) => Ok(In::new(source as *const u8).array(size)?.into()),
+        (size, source) => {
+            // A buffer that is too short is accepted; what it lacks is nowhere defined.
+            let mut bytes = In::new(source as *const u8).array(given.min(size))?;
+            bytes.resize(size, 0);
+            Ok(bytes.into())
+        }
     }
 }
 
-/// Finds the parameter buffer in the `extra` list: pairs of key and pointer up to the end mark.
-fn from_extra(extra: In<usize>, size: usize) -> Result<usize> {
+/// Finds the parameter buffer and its size in the `extra` list: pairs of key and pointer up to the end mark.
+fn from_extra(extra: In<usize>) -> Result<(usize, usize)> {
     const BUFFER_POINTER: usize = 1;
     const BUFFER_SIZE: usize = 2;
     let (mut buffer, mut bytes) = (0, 0);
@@ -426,5 +448,5 @@ fn from_extra(extra: In<usize>, size: usize) -> Result<usize> {
         }
         at = at.wrapping_add(2);
     }
-    if bytes < size { Err(INVALID_VALUE) } else { Ok(buffer) }
+    Ok((buffer, bytes))
 }

@@ -495,7 +495,8 @@ mod tests {
             }
             for line in std::fs::read_to_string(&path).unwrap().lines() {
                 let line = line.strip_prefix("    ").unwrap_or("");
-                let line = line.strip_prefix("[any] ").unwrap_or(line);
+                let line =
+                    ["[any] ", "[stream] "].iter().find_map(|mark| line.strip_prefix(mark)).unwrap_or(line);
                 let Some(rest) =
                     line.strip_prefix("fn cu").filter(|rest| rest.starts_with(char::is_uppercase))
                 else {

@@ -149,7 +149,7 @@ fn run(work: &Work, context: &'static Context, op: &Arc<Op>) {
         | Work::Callback { .. } => Ok(()),
     };
     if let Err(code) = result {
-        context.fail(code);
+        context.break_by(code);
     }
 }
 

@@ -51,6 +51,15 @@ fn preset(ptr: u64, value: u32, words: usize) {
     ok!(cuCtxSynchronize());
 }
 
+/// Memory from within a capture.
+fn alloc_relaxed() -> u64 {
+    let mut mode = RELAXED;
+    ok!(cuThreadExchangeStreamCaptureMode(Out::from(&mut mode)));
+    let ptr = alloc(4);
+    ok!(cuThreadExchangeStreamCaptureMode(Out::from(&mut mode)));
+    ptr
+}
+
 fn node_count(graph: usize) -> usize {
     out!(|out| cuGraphGetNodes(graph, Out::NULL, out))
 }
@@ -171,7 +180,68 @@ fn only_the_origin_ends_a_capture() {
         end_fails(908, a);
     });
     other.join().unwrap();
+    assert_eq!(status(a), 0, "the other thread's try ended it");
+    end_fails(401, a);
+}
+
+#[test]
+fn what_a_destroyed_stream_did_cannot_be_joined() {
+    let _turn = setup();
+    let (a, b) = (stream(1), stream(1));
+    let (fork, data) = (event(), alloc(4));
+    begin(a, GLOBAL);
+    ok!(cuEventRecord(fork, a));
+    ok!(cuStreamWaitEvent(b, fork, 0));
+    ok!(cuMemsetD32Async(data, 0, 1, b));
+    ok!(cuStreamDestroy_v2(b));
+    assert_eq!(status(a), 1);
+    end_fails(904, a);
+}
+
+#[test]
+fn a_place_in_an_ended_capture_is_nowhere() {
+    let _turn = setup();
+    let (a, b) = (stream(1), stream(1));
+    let mark = event();
+    begin(a, GLOBAL);
+    ok!(cuEventRecord(mark, a));
     end(a);
+    fails!(1, cuEventQuery(mark));
+    fails!(1, cuStreamWaitEvent(b, mark, 0));
+    begin(a, GLOBAL);
+    fails!(1, cuStreamWaitEvent(a, mark, 1));
+    end(a);
+    ok!(cuEventRecord(mark, b));
+    ok!(cuEventSynchronize(mark));
+}
+
+#[test]
+fn a_failed_capture_leaves_no_graph() {
+    let _turn = setup();
+    let s = stream(1);
+    begin(s, RELAXED);
+    let (mut state, mut graph) = (0, 0);
+    let (state, graph_out) = (Out::from(&mut state), Out::from(&mut graph));
+    ok!(cuStreamGetCaptureInfo_v2(s, state, Out::NULL, graph_out, Out::NULL, Out::NULL));
+    fails!(900, cuStreamSynchronize(s));
+    end_fails(901, s);
+    fails!(1, cuGraphDestroy(graph));
+}
+
+#[test]
+fn nothing_is_captured_of_empty_work() {
+    let _turn = setup();
+    let s = stream(1);
+    let data = alloc(4);
+    begin(s, GLOBAL);
+    ok!(cuMemsetD32Async(data, 0, 0, s));
+    ok!(cuMemcpyDtoDAsync_v2(data, data, 0, s));
+    // A set is looked at when its graph is made executable.
+    ok!(cuMemsetD32Async(0, 0, 1, s));
+    let graph = end(s);
+    assert_eq!(node_count(graph), 1);
+    let mut exec = 0;
+    fails!(1, cuGraphInstantiateWithFlags(Out::from(&mut exec), graph, 0));
 }
 
 #[test]
@@ -229,6 +299,16 @@ fn the_legacy_stream_is_refused_beside_a_blocking_capture() {
 fn unsafe_calls_depend_on_both_modes() {
     let _turn = setup();
     let s = stream(1);
+    // Making a graph executable and unloading a module are such calls, synchronous copies are none.
+    let empty: usize = out!(|out| cuGraphCreate(out, 0));
+    let module: usize = out!(|out| cuModuleLoadData(out, In::from(&PTX[0])));
+    begin(s, THREAD_LOCAL);
+    ok!(cuMemsetD32_v2(alloc_relaxed(), 0, 1));
+    fails!(900, cuGraphInstantiateWithFlags(Out::from(&mut 0), empty, 0));
+    end_fails(901, s);
+    begin(s, THREAD_LOCAL);
+    fails!(900, cuModuleUnload(module));
+    end_fails(901, s);
     let context: usize = out!(|out| cuCtxGetCurrent(out));
     // What a cuMemAlloc of this thread, or of another one, returns during a capture; and in which state that leaves it.
     let allocate = |thread_mode: u32| {
@@ -327,7 +407,8 @@ fn external_events_are_nodes() {
     let (s, other) = (stream(1), stream(1));
     let (go, done) = (event(), event());
     let (gate, data) = (pinned_word(), alloc(4));
-    fails!(1, cuEventRecordWithFlags(done, s, 1));
+    fails!(401, cuEventRecordWithFlags(done, s, 1));
+    fails!(401, cuStreamWaitEvent(s, go, 1));
     begin(s, GLOBAL);
     ok!(cuStreamWaitEvent(s, go, 1));
     ok!(cuMemsetD32Async(data, 6, 1, s));

@@ -125,14 +125,15 @@ fn attributes_of_device_memory() {
 }
 
 #[test]
-fn several_attributes_of_unknown_memory_are_zero() {
+fn several_attributes_of_unknown_memory() {
     setup();
     let (mut kind, mut start, mut ordinal) = (9u32, 9u64, 9i32);
     let attributes = [2u32, 11, 9];
     let data = [&raw mut kind as usize, &raw mut start as usize, &raw mut ordinal as usize];
     let ptr = data.as_ptr() as u64;
     ok!(cuPointerGetAttributes(3, In::new(attributes.as_ptr()), In::new(data.as_ptr()), ptr));
-    assert_eq!((kind, start, ordinal), (0, 0, -2));
+    assert_eq!((kind, start, ordinal), (0, 9, -2), "the range is left alone");
+    fails!(1, cuPointerGetAttributes(0, In::NULL, In::NULL, ptr));
 }
 
 #[test]
@@ -175,6 +176,8 @@ fn vmm_reserve_map_access() {
     let ptr: u64 = out!(|out| cuMemAddressReserve(out, 4 * GRANULE, 0, 0, 0));
     assert_eq!(ptr % GRANULE as u64, 0);
     fails!(1, cuMemsetD8_v2(ptr, 0, 1));
+    fails!(801, cuMemMap(ptr, 2 * GRANULE, 0, handle, 0));
+    fails!(801, cuMemMap(ptr, GRANULE, 4096, handle, 0));
     ok!(cuMemMap(ptr, GRANULE, 0, handle, 0));
     ok!(cuMemMap(ptr + GRANULE as u64, GRANULE, 0, handle, 0));
     fails!(1, cuMemMap(ptr, GRANULE, 0, handle, 0));
@@ -197,6 +200,10 @@ fn vmm_reserve_map_access() {
     assert_eq!(attribute::<i32>(ptr, 9), 0);
     assert_eq!(attribute::<u8>(ptr, 10), 0);
     assert_eq!(attribute::<u64>(ptr, 14), 1);
+    let second = ptr + GRANULE as u64;
+    assert_eq!((attribute::<u64>(second, 11), attribute::<usize>(second, 12)), (ptr, 4 * GRANULE));
+    assert_eq!((attribute::<u64>(second, 19), attribute::<usize>(second, 18)), (second, GRANULE));
+    assert_ne!(attribute::<u64>(second, 7), attribute::<u64>(ptr, 7));
 
     let same: u64 = out!(|out| cuMemRetainAllocationHandle(out, ptr + 5));
     assert_eq!(same, handle);
@@ -205,7 +212,9 @@ fn vmm_reserve_map_access() {
     fails!(1, cuMemRelease(handle));
     assert_eq!(read_word(ptr), 5, "mappings keep the memory");
     fails!(1, cuMemAddressFree(ptr, 4 * GRANULE));
-    fails!(1, cuMemUnmap(ptr, 3 * GRANULE));
+    fails!(1, cuMemUnmap(ptr, 5 * GRANULE));
+    fails!(1, cuMemUnmap(ptr, 4096));
+    ok!(cuMemUnmap(ptr, 2 * GRANULE));
     ok!(cuMemUnmap(ptr, 2 * GRANULE));
     fails!(1, cuMemsetD8_v2(ptr, 0, 1));
     ok!(cuMemAddressFree(ptr, 4 * GRANULE));
@@ -228,6 +237,8 @@ fn an_exported_descriptor_is_the_same_memory() {
         prop
     };
     assert_eq!(prop.location, CUmemLocation { kind: 1, id: 1 });
+    let mut again = 0;
+    fails!(1, cuMemExportToShareableHandle(Out::from(&mut again), twin, 1, 0));
     let (a, b) = (map(handle, 0, GRANULE), map(twin, 1, GRANULE));
     ok!(cuMemsetD32_v2(a, 77, 1));
     assert_eq!(read_word(b), 77);
@@ -235,8 +246,8 @@ fn an_exported_descriptor_is_the_same_memory() {
     let mut none = 0;
     let file = std::fs::File::open("/dev/null").unwrap();
     let foreign = std::os::fd::AsRawFd::as_raw_fd(&file) as usize;
-    fails!(1, cuMemImportFromShareableHandle(Out::from(&mut none), foreign, 1));
-    fails!(1, cuMemImportFromShareableHandle(Out::from(&mut none), usize::MAX, 1));
+    fails!(999, cuMemImportFromShareableHandle(Out::from(&mut none), foreign, 1));
+    fails!(999, cuMemImportFromShareableHandle(Out::from(&mut none), usize::MAX, 1));
 }
 
 #[test]
@@ -250,6 +261,29 @@ fn a_process_cannot_open_its_own_memory_handle() {
     fails!(1, cuIpcGetMemHandle(Out::from(&mut handle), &raw const opened as u64));
     let garbage = CUipcHandle { reserved: [7; 64] };
     fails!(1, cuIpcOpenMemHandle_v2(Out::from(&mut opened), garbage, 1));
+}
+
+#[test]
+fn sets_and_memory_operations_need_access() {
+    setup();
+    let here = use_device(0);
+    let peer = use_device(1);
+    let ptr = alloc(8);
+    ok!(cuMemsetD32_v2(ptr, 4, 2));
+    ok!(cuCtxSynchronize());
+    ok!(cuCtxSetCurrent(here));
+    assert_eq!(read_word(ptr), 4, "copies go through the memory's own device");
+    fails!(1, cuMemsetD32_v2(ptr, 5, 1));
+    fails!(1, cuStreamWriteValue32_v2(0, ptr, 5, 0));
+    // A context of its own, so that other tests see no access.
+    let own: usize = out!(|out| cuCtxCreate_v2(out, 0, 0));
+    fails!(217, cuCtxEnablePeerAccess(here, 0));
+    ok!(cuCtxEnablePeerAccess(peer, 0));
+    ok!(cuMemsetD32_v2(ptr, 5, 1));
+    ok!(cuStreamWriteValue32_v2(0, ptr + 4, 6, 0));
+    ok!(cuCtxSynchronize());
+    assert_eq!((read_word(ptr), read_word(ptr + 4)), (5, 6));
+    ok!(cuCtxDestroy_v2(own));
 }
 
 #[test]

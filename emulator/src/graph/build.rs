@@ -60,6 +60,7 @@ pub fn copy_work(params: &CUmemcpy3D) -> Result<Work> {
 pub fn set_work(params: &CUmemsetNodeParams) -> Result<Work> {
     let set = Set::from_params(params);
     set.check()?;
+    set.check_place()?;
     Ok(Work::Set(set))
 }
 
@@ -71,7 +72,8 @@ pub fn host_work(params: &CUhostNodeParams) -> Result<Work> {
 }
 
 pub fn memop_work(params: &CUbatchMemOpNodeParams) -> Result<Work> {
-    Ok(Work::MemOps(memop::checked_batch(params.count, params.ops, params.flags)?))
+    let context = context::get_or_current(params.ctx)?;
+    Ok(Work::MemOps(memop::checked_batch(params.count, params.ops, params.flags, context)?))
 }
 
 fn add(out: Out<CUgraphNode>, graph: CUgraph, after: In<CUgraphNode>, count: usize, work: Work) -> Result {
@@ -118,6 +120,9 @@ fn hand_out(values: &[usize], out: Out<usize>, count: Out<usize>) -> Result {
         return count.set(values.len());
     }
     let room = count.get()?;
+    if room == 0 {
+        return Err(INVALID_VALUE);
+    }
     for index in 0..room {
         out.set_at(index, values.get(index).copied().unwrap_or(0));
     }
@@ -164,7 +169,7 @@ cu! {
     }
 
     fn cuGraphDestroy(graph: CUgraph) {
-        super::GRAPHS.remove(graph).map(|_| ()).map_err(|_| INVALID_VALUE)
+        super::destroy(graph)
     }
 
     fn cuGraphClone(out: Out<CUgraph>, original: CUgraph) {

@@ -49,9 +49,11 @@ fn instantiate(out: Out<CUgraphExec>, graph: CUgraph, flags: u64) -> Result {
     out.check()?;
     let graph = super::get(graph)?;
     let context = context::current()?;
+    capture::forbid_unsafe()?;
     if flags & !FLAGS != 0 || graph.ordered().is_none() {
         return Err(INVALID_VALUE);
     }
+    graph.check()?;
     let copy = Arc::new(graph.copy(handle::next(), false));
     copy.load_kernels(context);
     let exec = EXECS.insert_with(|handle| Exec { handle, graph: copy, flags, last: Mutex::new(None) });
@@ -63,6 +65,7 @@ fn launch(exec: CUgraphExec, stream: CUstream) -> Result {
     let mut last = exec.last.lock();
     let op = stream.submit_with(|state| {
         if let Some(capture) = &mut state.capture {
+            capture.check_for_graph()?;
             capture.add(Work::Child(Arc::new(exec.graph.copy(handle::next(), false))))?;
             return Ok(Placement::Captured);
         }
@@ -129,7 +132,6 @@ cu! {
 
     fn cuGraphUpload / cuGraphUpload_ptsz (exec: CUgraphExec, stream: CUstream) {
         let (exec, stream) = (get(exec)?, stream::get(stream)?);
-        capture::forbid_unsafe()?;
         exec.graph.load_kernels(stream.context);
         Ok(())
     }

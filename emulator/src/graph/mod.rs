@@ -64,6 +64,11 @@ pub fn create() -> Arc<Graph> {
     GRAPHS.insert_with(Graph::empty)
 }
 
+/// Takes a graph's handle away.
+pub fn destroy(handle: CUgraph) -> Result {
+    GRAPHS.remove(handle).map(|_| ()).map_err(|_| INVALID_VALUE)
+}
+
 impl Drop for Graph {
     fn drop(&mut self) {
         for node in &self.inner.get_mut().nodes {
@@ -183,6 +188,18 @@ impl Graph {
             *copy.objects.lock() = self.objects.lock().iter().map(Held::again).collect();
         }
         copy
+    }
+
+    /// Checks what captures put into the graph unseen.
+    fn check(&self) -> Result {
+        for node in &self.inner.lock().nodes {
+            match &*node.work.lock() {
+                Work::Set(set) => set.check_place()?,
+                Work::Child(child) => child.check()?,
+                _ => {}
+            }
+        }
+        Ok(())
     }
 
     /// The graph's memory that begins at an address.

@@ -159,12 +159,14 @@ cu! {
     }
 
     fn cuMemFree_v2(ptr: CUdeviceptr) {
-        context::current()?;
         capture::forbid_unsafe()?;
         if ptr == 0 {
             return Ok(());
         }
         let range = super::find(ptr).filter(|range| range.start == ptr && is_ours(range)).ok_or(INVALID_VALUE)?;
+        if let Some(context) = range.context {
+            context.check()?;
+        }
         if let Some(device) = range.device {
             // As on a GPU: memory goes only when the device has nothing to do.
             stream::synchronize_device(device);
@@ -176,8 +178,9 @@ cu! {
 
     fn cuMemGetInfo_v2(free: Out<usize>, total: Out<usize>) {
         let device = context::current()?.device;
-        free.set((device.total() - device.used()) as usize)?;
-        total.set(device.total() as usize)
+        free.set_opt((device.total() - device.used()) as usize);
+        total.set_opt(device.total() as usize);
+        Ok(())
     }
 
     fn cuMemGetAddressRange_v2(base: Out<CUdeviceptr>, size: Out<usize>, ptr: CUdeviceptr) {

@@ -6,10 +6,10 @@
 
 use std::sync::Arc;
 
-use super::{Place, alloc, check_device, guarded, place};
+use super::{Place, alloc, check_device, check_reach, guarded, place};
 use crate::context;
 use crate::error::{INVALID_VALUE, Result};
-use crate::stream::{self, Placement, capture};
+use crate::stream::{self, Placement};
 use crate::types::{CUcontext, CUdeviceptr, CUmemcpy2D, CUmemcpy3D, CUmemsetNodeParams, CUstream, In};
 use crate::work::Work;
 
@@ -150,11 +150,12 @@ impl Set {
         }
     }
 
+    /// Checks the set by itself.
     pub fn check(&self) -> Result {
         if !matches!(self.element, 1 | 2 | 4) || !self.dst.is_multiple_of(u64::from(self.element)) {
             return Err(INVALID_VALUE);
         }
-        if self.width == 0 || self.height == 0 {
+        if self.is_empty() {
             return Ok(());
         }
         let row = self.width.checked_mul(u64::from(self.element)).ok_or(INVALID_VALUE)?;
@@ -162,7 +163,25 @@ impl Set {
             return Err(INVALID_VALUE);
         }
         let rows = self.pitch.checked_mul(self.height - 1).ok_or(INVALID_VALUE)?;
-        check_device(self.dst, rows.checked_add(row).ok_or(INVALID_VALUE)?)
+        rows.checked_add(row).map(|_| ()).ok_or(INVALID_VALUE)
+    }
+
+    fn is_empty(&self) -> bool {
+        self.width == 0 || self.height == 0
+    }
+
+    /// Bytes from the first to the last, of a set that was checked.
+    fn span(&self) -> u64 {
+        if self.is_empty() {
+            0
+        } else {
+            self.pitch * (self.height - 1) + self.width * u64::from(self.element)
+        }
+    }
+
+    /// Checks that the memory is there.
+    pub fn check_place(&self) -> Result {
+        check_device(self.dst, self.span())
     }
 
     pub fn run(&self) -> Result {
@@ -187,9 +206,6 @@ impl Set {
 /// Queues a copy. `wait` makes the call return when the copy is done.
 fn queue(stream: CUstream, mut copy: Copy, wait: bool) -> Result {
     let stream = stream::get(stream)?;
-    if wait {
-        capture::forbid_unsafe()?;
-    }
     let (from, to) = copy.places()?;
     let wait =
         wait || (!copy.is_empty() && (alloc::is_synchronous(copy.dst) || alloc::is_synchronous(copy.src)));
@@ -199,7 +215,7 @@ fn queue(stream: CUstream, mut copy: Copy, wait: bool) -> Result {
                 capture.invalidate();
                 return Err(crate::error::STREAM_CAPTURE_UNSUPPORTED);
             }
-            capture.add(Work::Copy(copy))?;
+            capture.add_unless(copy.is_empty(), Work::Copy(copy))?;
             return Ok(Placement::Captured);
         }
         if from == Place::Pageable && !wait && copy.is_flat() && !copy.is_empty() {
@@ -219,27 +235,28 @@ fn queue(stream: CUstream, mut copy: Copy, wait: bool) -> Result {
 }
 
 fn device_side(address: u64, len: usize) -> Result {
-    context::current()?;
     check_device(address, len as u64)
 }
 
 /// Synchronous copies from device memory to device memory need not wait for their end.
 fn queue_flat(stream: CUstream, dst: u64, src: u64, len: usize, synchronous: bool) -> Result {
-    if synchronous {
-        capture::forbid_unsafe()?;
-    }
     let copy = Copy::flat(dst, src, len as u64);
     let between_devices = copy.places()? == (Place::Device, Place::Device);
     queue(stream, copy, synchronous && !between_devices)
 }
 
 fn set(stream: CUstream, set: Set, synchronous: bool) -> Result {
-    context::current()?;
-    if synchronous {
-        capture::forbid_unsafe()?;
-    }
+    let stream = stream::get(stream)?;
     set.check()?;
-    let op = stream::get(stream)?.submit(Work::Set(set))?;
+    let op = stream.submit_with(|state| {
+        // A captured set is looked at when its graph is made executable.
+        if let Some(capture) = &mut state.capture {
+            capture.add_unless(set.is_empty(), Work::Set(set))?;
+            return Ok(Placement::Captured);
+        }
+        check_reach(set.dst, set.span(), stream.context)?;
+        Ok(Placement::Queue(Work::Set(set), Vec::new()))
+    })?;
     // Sets of device memory do not wait, those of host memory do.
     if let Some(op) = op
         && synchronous
@@ -329,7 +346,7 @@ cu! {
         queue_flat(0, dst, src, len, true)
     }
 
-    fn cuMemcpyAsync / cuMemcpyAsync_ptsz (dst: CUdeviceptr, src: CUdeviceptr, len: usize, stream: CUstream) {
+    [stream] fn cuMemcpyAsync / cuMemcpyAsync_ptsz (dst: CUdeviceptr, src: CUdeviceptr, len: usize, stream: CUstream) {
         queue_flat(stream, dst, src, len, false)
     }
 
@@ -338,7 +355,7 @@ cu! {
         queue_flat(0, dst, src as u64, len, true)
     }
 
-    fn cuMemcpyHtoDAsync_v2 / cuMemcpyHtoDAsync_v2_ptsz (dst: CUdeviceptr, src: usize, len: usize, stream: CUstream) {
+    [stream] fn cuMemcpyHtoDAsync_v2 / cuMemcpyHtoDAsync_v2_ptsz (dst: CUdeviceptr, src: usize, len: usize, stream: CUstream) {
         device_side(dst, len)?;
         queue_flat(stream, dst, src as u64, len, false)
     }
@@ -348,7 +365,7 @@ cu! {
         queue_flat(0, dst as u64, src, len, true)
     }
 
-    fn cuMemcpyDtoHAsync_v2 / cuMemcpyDtoHAsync_v2_ptsz (dst: usize, src: CUdeviceptr, len: usize, stream: CUstream) {
+    [stream] fn cuMemcpyDtoHAsync_v2 / cuMemcpyDtoHAsync_v2_ptsz (dst: usize, src: CUdeviceptr, len: usize, stream: CUstream) {
         device_side(src, len)?;
         queue_flat(stream, dst as u64, src, len, false)
     }
@@ -359,7 +376,7 @@ cu! {
         queue_flat(0, dst, src, len, true)
     }
 
-    fn cuMemcpyDtoDAsync_v2 / cuMemcpyDtoDAsync_v2_ptsz (
+    [stream] fn cuMemcpyDtoDAsync_v2 / cuMemcpyDtoDAsync_v2_ptsz (
         dst: CUdeviceptr, src: CUdeviceptr, len: usize, stream: CUstream,
     ) {
         device_side(dst, len)?;
@@ -377,7 +394,7 @@ cu! {
         queue_flat(0, dst, src, len, true)
     }
 
-    fn cuMemcpyPeerAsync / cuMemcpyPeerAsync_ptsz (
+    [stream] fn cuMemcpyPeerAsync / cuMemcpyPeerAsync_ptsz (
         dst: CUdeviceptr, dst_ctx: CUcontext, src: CUdeviceptr, src_ctx: CUcontext, len: usize, stream: CUstream,
     ) {
         context::get_or_current(dst_ctx)?;
@@ -395,7 +412,7 @@ cu! {
         queue(0, Copy::try_from(&params.get()?)?, true)
     }
 
-    fn cuMemcpy2DAsync_v2 / cuMemcpy2DAsync_v2_ptsz (params: In<CUmemcpy2D>, stream: CUstream) {
+    [stream] fn cuMemcpy2DAsync_v2 / cuMemcpy2DAsync_v2_ptsz (params: In<CUmemcpy2D>, stream: CUstream) {
         queue(stream, Copy::try_from(&params.get()?)?, false)
     }
 
@@ -403,7 +420,7 @@ cu! {
         queue(0, Copy::try_from(&params.get()?)?, true)
     }
 
-    fn cuMemcpy3DAsync_v2 / cuMemcpy3DAsync_v2_ptsz (params: In<CUmemcpy3D>, stream: CUstream) {
+    [stream] fn cuMemcpy3DAsync_v2 / cuMemcpy3DAsync_v2_ptsz (params: In<CUmemcpy3D>, stream: CUstream) {
         queue(stream, Copy::try_from(&params.get()?)?, false)
     }
 
@@ -419,15 +436,15 @@ cu! {
         set(0, row(dst, value, 4, count), true)
     }
 
-    fn cuMemsetD8Async / cuMemsetD8Async_ptsz (dst: CUdeviceptr, value: u8, count: usize, stream: CUstream) {
+    [stream] fn cuMemsetD8Async / cuMemsetD8Async_ptsz (dst: CUdeviceptr, value: u8, count: usize, stream: CUstream) {
         set(stream, row(dst, u32::from(value), 1, count), false)
     }
 
-    fn cuMemsetD16Async / cuMemsetD16Async_ptsz (dst: CUdeviceptr, value: u16, count: usize, stream: CUstream) {
+    [stream] fn cuMemsetD16Async / cuMemsetD16Async_ptsz (dst: CUdeviceptr, value: u16, count: usize, stream: CUstream) {
         set(stream, row(dst, u32::from(value), 2, count), false)
     }
 
-    fn cuMemsetD32Async / cuMemsetD32Async_ptsz (dst: CUdeviceptr, value: u32, count: usize, stream: CUstream) {
+    [stream] fn cuMemsetD32Async / cuMemsetD32Async_ptsz (dst: CUdeviceptr, value: u32, count: usize, stream: CUstream) {
         set(stream, row(dst, value, 4, count), false)
     }
 
@@ -435,7 +452,7 @@ cu! {
         set(0, rows(dst, pitch, u32::from(value), 1, width, height), true)
     }
 
-    fn cuMemsetD2D8Async / cuMemsetD2D8Async_ptsz (
+    [stream] fn cuMemsetD2D8Async / cuMemsetD2D8Async_ptsz (
         dst: CUdeviceptr, pitch: usize, value: u8, width: usize, height: usize, stream: CUstream,
     ) {
         set(stream, rows(dst, pitch, u32::from(value), 1, width, height), false)
@@ -447,7 +464,7 @@ cu! {
         set(0, rows(dst, pitch, u32::from(value), 2, width, height), true)
     }
 
-    fn cuMemsetD2D16Async / cuMemsetD2D16Async_ptsz (
+    [stream] fn cuMemsetD2D16Async / cuMemsetD2D16Async_ptsz (
         dst: CUdeviceptr, pitch: usize, value: u16, width: usize, height: usize, stream: CUstream,
     ) {
         set(stream, rows(dst, pitch, u32::from(value), 2, width, height), false)
@@ -459,7 +476,7 @@ cu! {
         set(0, rows(dst, pitch, value, 4, width, height), true)
     }
 
-    fn cuMemsetD2D32Async / cuMemsetD2D32Async_ptsz (
+    [stream] fn cuMemsetD2D32Async / cuMemsetD2D32Async_ptsz (
         dst: CUdeviceptr, pitch: usize, value: u32, width: usize, height: usize, stream: CUstream,
     ) {
         set(stream, rows(dst, pitch, value, 4, width, height), false)

@@ -12,7 +12,8 @@ use crate::stream::{self, capture};
 use crate::types::{CUdeviceptr, Out};
 
 const ALLOC_FLAGS: u32 = 1 | 2 | 4;
-const REGISTER_FLAGS: u32 = 1 | 2 | 4 | 8;
+const REGISTER_FLAGS: u32 = 1 | 2 | 4 | READ_ONLY;
+const READ_ONLY: u32 = 8;
 const DEVICEMAP: u32 = 2;
 
 /// Memory from cuMemHostAlloc.
@@ -24,8 +25,11 @@ fn allocate(out: Out<usize>, size: usize, flags: u32) -> Result {
     out.check()?;
     let context = context::current()?;
     capture::forbid_unsafe()?;
-    if size == 0 || flags & !ALLOC_FLAGS != 0 {
+    if flags & !ALLOC_FLAGS != 0 {
         return Err(INVALID_VALUE);
+    }
+    if size == 0 {
+        return out.set(0);
     }
     let len = (size as u64).checked_next_multiple_of(PAGE).ok_or(OUT_OF_MEMORY)?;
     let area = Area::reserve(len, PAGE, 0)?;
@@ -44,12 +48,28 @@ fn allocate(out: Out<usize>, size: usize, flags: u32) -> Result {
     out.set(start as usize)
 }
 
-fn is_mapped(start: u64, end: u64) -> bool {
-    let first = start & !(PAGE - 1);
-    let pages = (end - first).div_ceil(PAGE) as usize;
-    let mut present = vec![0u8; pages];
-    // SAFETY: the call only looks at page tables; the vector has a byte per page.
-    unsafe { libc::mincore(first as *mut _, (end - first) as usize, present.as_mut_ptr()) == 0 }
+/// Whether the program has memory at all of these addresses that can be read, and written if that is wanted.
+fn is_mapped(start: u64, end: u64, writable: bool) -> bool {
+    let Ok(maps) = std::fs::read_to_string("/proc/self/maps") else { return false };
+    let areas = maps.lines().filter_map(|line| {
+        let (range, rest) = line.split_once(' ')?;
+        let (from, to) = range.split_once('-')?;
+        let open = rest.starts_with('r') && (!writable || rest.as_bytes().get(1) == Some(&b'w'));
+        Some((u64::from_str_radix(from, 16).ok()?, u64::from_str_radix(to, 16).ok()?, open))
+    });
+    let mut at = start;
+    for (from, to, open) in areas {
+        if at >= end || from > at {
+            break;
+        }
+        if to > at {
+            if !open {
+                return false;
+            }
+            at = to;
+        }
+    }
+    at >= end
 }
 
 cu! {
@@ -82,7 +102,11 @@ cu! {
         capture::forbid_unsafe()?;
         let start = p as u64;
         let end = start.checked_add(size as u64).ok_or(INVALID_VALUE)?;
-        if p == 0 || size == 0 || flags & !REGISTER_FLAGS != 0 || !is_mapped(start, end) {
+        let writable = flags & READ_ONLY == 0;
+        if p == 0 || size == 0 || flags & !REGISTER_FLAGS != 0 || !is_mapped(start, end, writable) {
+            return Err(INVALID_VALUE);
+        }
+        if super::find(p as u64).is_some_and(|range| matches!(range.origin, Origin::Host(_))) {
             return Err(INVALID_VALUE);
         }
         super::insert(Range {
@@ -102,9 +126,11 @@ cu! {
         let context = context::current()?;
         capture::forbid_unsafe()?;
         let registered = |range: &Range| matches!(range.origin, Origin::Registered);
-        if !super::find(p as u64).is_some_and(|range| range.start == p as u64 && registered(&range)) {
-            return Err(HOST_MEMORY_NOT_REGISTERED);
+        let known = super::find(p as u64);
+        if p == 0 || known.as_ref().is_some_and(|range| range.start != p as u64 || !registered(range)) {
+            return Err(INVALID_VALUE);
         }
+        drop(known.ok_or(HOST_MEMORY_NOT_REGISTERED)?);
         stream::synchronize_device(context.device);
         super::remove(p as u64, registered).ok_or(HOST_MEMORY_NOT_REGISTERED)?;
         Ok(())

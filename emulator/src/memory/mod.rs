@@ -70,6 +70,18 @@ impl Range {
             _ => true,
         }
     }
+
+    /// Whether sets and stream memory operations of a context may touch it. Copies go through the memory's own device.
+    fn accessible_from(&self, context: &Context) -> bool {
+        match (&self.origin, self.device) {
+            (Origin::Mapped(mapped), _) => mapped.accessible_from(context.device),
+            (Origin::Device(_), Some(owner)) => context.reaches(owner),
+            (Origin::Pool(..), Some(owner)) => {
+                owner.physical == context.device.physical || context.device.can_access(owner)
+            }
+            _ => true,
+        }
+    }
 }
 
 static TABLE: RwLock<BTreeMap<u64, Arc<Range>>> = RwLock::new(BTreeMap::new());
@@ -144,6 +156,17 @@ pub fn check_device(address: u64, len: u64) -> Result {
         Place::Pageable if len > 0 => Err(INVALID_VALUE),
         _ => Ok(()),
     }
+}
+
+/// Checks that `len` bytes at `address` lie in memory that a context's device can access by itself.
+pub fn check_reach(address: u64, len: u64, context: &Context) -> Result {
+    check_device(address, len)?;
+    let mut at = address;
+    while at < address + len {
+        let range = find(at).filter(|range| range.accessible_from(context)).ok_or(INVALID_VALUE)?;
+        at = range.end();
+    }
+    Ok(())
 }
 
 /// Classifies memory; fails if a range that the driver knows holds the first byte but not all of them.

@@ -11,10 +11,9 @@ use parking_lot::Mutex;
 
 use super::{Origin, alloc};
 use crate::config;
-use crate::context;
 use crate::device;
 use crate::error::{INVALID_HANDLE, INVALID_VALUE, NOT_SUPPORTED, Result};
-use crate::stream::{self, Placement};
+use crate::stream::{self, Placement, capture};
 use crate::types::{CUdevice, CUdeviceptr, CUmemAccessDesc, CUmemLocation, CUmemoryPool, CUstream, In, Out};
 use crate::work::{GraphMemory, MemoryNode, Work};
 
@@ -72,6 +71,12 @@ fn allocate(out: Out<CUdeviceptr>, size: usize, pool: Option<CUmemoryPool>, stre
     supported()?;
     out.check()?;
     let stream = stream::get(stream)?;
+    if stream.state.lock().capture.is_none() {
+        capture::forbid_unsafe()?;
+    }
+    if size == 0 {
+        return out.set(0);
+    }
     let pool = match pool {
         Some(pool) => pool,
         None => current_pool(stream.context.device.ordinal)?,
@@ -191,7 +196,9 @@ cu! {
 
     fn cuMemFreeAsync / cuMemFreeAsync_ptsz (ptr: CUdeviceptr, stream: CUstream) {
         supported()?;
-        context::current()?;
+        if ptr == 0 {
+            return Ok(());
+        }
         let range = super::find(ptr).filter(|range| range.start == ptr).ok_or(INVALID_VALUE)?;
         if !matches!(range.origin, Origin::Device(_) | Origin::Managed(_) | Origin::Pool(..)) {
             return Err(INVALID_VALUE);

@@ -16,7 +16,7 @@ use super::map::{self, Area, PAGE};
 use super::{Origin, Range};
 use crate::config;
 use crate::device::{self, Device};
-use crate::error::{INVALID_DEVICE, INVALID_VALUE, NOT_SUPPORTED, OUT_OF_MEMORY, Result};
+use crate::error::{INVALID_DEVICE, INVALID_VALUE, NOT_SUPPORTED, OUT_OF_MEMORY, Result, UNKNOWN};
 use crate::handle::Registry;
 use crate::types::{
     CUdeviceptr, CUmemAccessDesc, CUmemAllocationProp, CUmemGenericAllocationHandle, CUmemLocation, CUuuid,
@@ -39,7 +39,6 @@ pub struct Allocation {
     pub device: Option<&'static Device>,
     /// Bytes counted against the device: those of the process that made the allocation.
     counted: u64,
-    pub id: u64,
 }
 
 impl Drop for Allocation {
@@ -60,6 +59,15 @@ pub struct Mapped {
 impl Mapped {
     pub fn accessible(&self) -> bool {
         self.access.lock().iter().any(|(_, flags)| *flags != 0)
+    }
+
+    pub fn accessible_from(&self, device: &Device) -> bool {
+        self.access_of(CUmemLocation { kind: LOCATION_DEVICE, id: device.ordinal }) != 0
+    }
+
+    /// The access flags that a location was given.
+    pub fn access_of(&self, location: CUmemLocation) -> u32 {
+        self.access.lock().iter().find(|(known, _)| *known == location).map_or(0, |(_, flags)| *flags)
     }
 }
 
@@ -143,19 +151,31 @@ fn hand_out(out: Out<CUmemGenericAllocationHandle>, allocation: Arc<Allocation>)
 }
 
 fn import(out: Out<CUmemGenericAllocationHandle>, fd: i32) -> Result {
-    let file = map::duplicate(fd)?;
-    let label = read_label(&file)?;
+    // The driver has no better word for a descriptor that is none of its own.
+    let file = map::duplicate(fd).map_err(|_| UNKNOWN)?;
+    let label = read_label(&file).map_err(|_| UNKNOWN)?;
     let device = match label.prop.location.kind {
         // Memory of a device that this process cannot see cannot be imported.
         LOCATION_DEVICE => Some(device::by_uuid(&label.uuid).ok_or(INVALID_DEVICE)?),
         _ => None,
     };
-    let mut prop = label.prop;
+    // What was imported cannot be exported again.
+    let mut prop = CUmemAllocationProp { requested_handle_types: 0, ..label.prop };
     if let Some(device) = device {
         prop.location.id = device.ordinal;
     }
-    let id = super::next_id();
-    hand_out(out, Arc::new(Allocation { file, size: label.size, prop, device, counted: 0, id }))
+    hand_out(out, Arc::new(Allocation { file, size: label.size, prop, device, counted: 0 }))
+}
+
+/// The reservation that holds all of the given addresses: its start and size.
+fn reservation_in(reserved: &BTreeMap<u64, (u64, Area)>, ptr: CUdeviceptr, size: u64) -> Option<(u64, u64)> {
+    let (start, (len, _)) = reserved.range(..=ptr).next_back()?;
+    (ptr.checked_add(size)? <= start + len).then_some((*start, *len))
+}
+
+/// The reservation that an address lies in.
+pub fn reservation(ptr: CUdeviceptr) -> Option<(u64, u64)> {
+    reservation_in(&RESERVED.lock(), ptr, 1)
 }
 
 /// The mappings that exactly fill the given addresses.
@@ -175,7 +195,8 @@ fn mappings(ptr: CUdeviceptr, size: usize) -> Result<Vec<Arc<Range>>> {
 cu! {
     fn cuMemGetAllocationGranularity(out: Out<usize>, prop: In<CUmemAllocationProp>, option: u32) {
         supported()?;
-        check_prop(&prop.get()?)?;
+        // It is the same for all memory, and what the properties say is looked at when memory is made.
+        prop.get()?;
         if option > 1 {
             return Err(INVALID_VALUE);
         }
@@ -206,7 +227,7 @@ cu! {
             .and_then(|file| write_label(&file, &Label { magic: MAGIC, size, uuid, prop }).map(|()| file))
             .inspect_err(|_| give_back())?;
         let counted = if device.is_some() { size } else { 0 };
-        hand_out(out, Arc::new(Allocation { file, size, prop, device, counted, id: super::next_id() }))
+        hand_out(out, Arc::new(Allocation { file, size, prop, device, counted }))
     }
 
     fn cuMemRelease(handle: CUmemGenericAllocationHandle) {
@@ -274,11 +295,14 @@ cu! {
     ) {
         supported()?;
         out.check()?;
-        let (size, alignment) = (size as u64, (alignment as u64).max(GRANULARITY));
-        if size == 0 || !size.is_multiple_of(GRANULARITY) || !alignment.is_power_of_two() || flags != 0 {
+        let (size, alignment) = (size as u64, alignment as u64);
+        if size == 0 || !size.is_multiple_of(GRANULARITY) || flags != 0 {
             return Err(INVALID_VALUE);
         }
-        let area = Area::reserve(size, alignment, address)?;
+        if alignment != 0 && !alignment.is_power_of_two() {
+            return Err(INVALID_VALUE);
+        }
+        let area = Area::reserve(size, alignment.max(GRANULARITY), address)?;
         let start = area.start;
         RESERVED.lock().insert(start, (size, area));
         out.set(start)
@@ -300,18 +324,19 @@ cu! {
         supported()?;
         let allocation = find_handle(handle)?.allocation.clone();
         let size = size as u64;
-        let aligned = size.is_multiple_of(GRANULARITY) && ptr.is_multiple_of(GRANULARITY);
-        // The driver maps allocations only from their beginning.
-        if flags != 0 || offset != 0 || size == 0 || size > allocation.size || !aligned {
+        if flags != 0 || size == 0 || !ptr.is_multiple_of(GRANULARITY) {
             return Err(INVALID_VALUE);
         }
-        let end = ptr.checked_add(size).ok_or(INVALID_VALUE)?;
+        // The driver maps allocations only as a whole.
+        if offset != 0 || size != allocation.size {
+            return Err(NOT_SUPPORTED);
+        }
         let reserved = RESERVED.lock();
-        let inside = reserved.range(..=ptr).next_back().is_some_and(|(start, (len, _))| end <= start + len);
-        if !inside {
+        if reservation_in(&reserved, ptr, size).is_none() {
             return Err(INVALID_VALUE);
         }
-        let (device, id) = (allocation.device, allocation.id);
+        // Each mapping counts as memory of its own.
+        let (device, id) = (allocation.device, super::next_id());
         let fd = allocation.file.as_raw_fd();
         let mapped = Mapped { allocation: allocation.clone(), handle, access: Mutex::new(Vec::new()) };
         super::insert(Range {
@@ -327,7 +352,19 @@ cu! {
     }
 
     fn cuMemUnmap(ptr: CUdeviceptr, size: usize) {
-        for range in mappings(ptr, size)? {
+        let size = size as u64;
+        let reserved = RESERVED.lock();
+        let whole = size > 0 && size.is_multiple_of(GRANULARITY) && ptr.is_multiple_of(GRANULARITY);
+        if !whole || reservation_in(&reserved, ptr, size).is_none() {
+            return Err(INVALID_VALUE);
+        }
+        // Where nothing is mapped there is nothing to do, but no mapping is cut.
+        let ranges = super::within(ptr, ptr + size);
+        let cut = |range: &Range| range.start < ptr || range.end() > ptr + size;
+        if super::find(ptr).is_some_and(|range| cut(&range)) || ranges.iter().any(|range| cut(range)) {
+            return Err(INVALID_VALUE);
+        }
+        for range in ranges {
             super::remove(range.start, |_| true);
             map::clear(range.start, range.size);
         }
@@ -370,8 +407,10 @@ cu! {
         let location = location.get()?;
         let range = super::find(ptr).ok_or(INVALID_VALUE)?;
         let Origin::Mapped(mapped) = &range.origin else { return Err(INVALID_VALUE) };
-        let access = mapped.access.lock();
-        out.set(access.iter().find(|(known, _)| *known == location).map_or(0, |(_, flags)| u64::from(*flags)))
+        if location.kind == LOCATION_DEVICE {
+            device::get(location.id)?;
+        }
+        out.set(u64::from(mapped.access_of(location)))
     }
 
     fn cuMemGetHandleForAddressRange(out: Out<i32>, ptr: CUdeviceptr, size: usize, kind: u32, flags: u64) {
@@ -385,7 +424,7 @@ cu! {
 fn check_location(range: &Range, location: CUmemLocation) -> Result {
     match (location.kind, range.device) {
         (LOCATION_DEVICE, owner) => {
-            let device = device::get(location.id)?;
+            let device = device::get(location.id).map_err(|_| INVALID_VALUE)?;
             let reaches =
                 owner.is_none_or(|owner| owner.physical == device.physical || device.can_access(owner));
             if reaches { Ok(()) } else { Err(INVALID_DEVICE) }

@@ -16,30 +16,25 @@ use parking_lot::Mutex;
 
 use crate::context::Context;
 use crate::error::{
-    CAPTURED_EVENT, Code, ILLEGAL_STATE, INVALID_VALUE, Result, STREAM_CAPTURE_IMPLICIT,
-    STREAM_CAPTURE_INVALIDATED, STREAM_CAPTURE_ISOLATION, STREAM_CAPTURE_MERGE, STREAM_CAPTURE_UNJOINED,
-    STREAM_CAPTURE_UNMATCHED, STREAM_CAPTURE_UNSUPPORTED, STREAM_CAPTURE_WRONG_THREAD,
+    Code, ILLEGAL_STATE, INVALID_VALUE, Result, STREAM_CAPTURE_IMPLICIT, STREAM_CAPTURE_INVALIDATED,
+    STREAM_CAPTURE_ISOLATION, STREAM_CAPTURE_MERGE, STREAM_CAPTURE_UNJOINED, STREAM_CAPTURE_UNMATCHED,
+    STREAM_CAPTURE_UNSUPPORTED, STREAM_CAPTURE_WRONG_THREAD,
 };
 use crate::graph::{self, Graph, Node};
 use crate::stream::{self, Kind, State, Stream};
 use crate::types::{CUgraph, CUgraphEdgeData, CUgraphNode, CUstream, In, Out};
 use crate::work::Work;
 
+/// A mode as C gives it.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Mode {
-    Global,
-    ThreadLocal,
-    Relaxed,
-}
+struct Mode(u32);
 
 impl Mode {
-    fn from_c(mode: u32) -> Result<Mode> {
-        match mode {
-            0 => Ok(Mode::Global),
-            1 => Ok(Mode::ThreadLocal),
-            2 => Ok(Mode::Relaxed),
-            _ => Err(INVALID_VALUE),
-        }
+    const GLOBAL: Mode = Mode(0);
+    const RELAXED: Mode = Mode(2);
+
+    fn is_known(self) -> bool {
+        self.0 <= Mode::RELAXED.0
     }
 }
 
@@ -49,14 +44,23 @@ pub struct Session {
     thread: ThreadId,
     origin: CUstream,
     graph: Arc<Graph>,
+    /// Whether the capture made the graph, which then goes if the capture fails.
+    owns_graph: bool,
     invalidated: AtomicBool,
     streams: Mutex<Vec<Arc<Stream>>>,
+    /// Where streams had come to that were destroyed.
+    orphans: Mutex<Vec<Arc<Node>>>,
 }
 
 impl Session {
     pub fn invalidate(&self) {
         // Relaxed: streams look at it under their locks.
         self.invalidated.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether the capture is still under way.
+    pub fn is_open(&self) -> bool {
+        SESSIONS.lock().iter().any(|session| session.is(self))
     }
 
     fn check(&self) -> Result {
@@ -98,6 +102,16 @@ impl Capture {
         Ok(())
     }
 
+    /// Adds a node, or nothing if it would have nothing to do.
+    pub fn add_unless(&mut self, empty: bool, work: Work) -> Result {
+        if empty { self.session.check() } else { self.add(work) }
+    }
+
+    /// Fails if no graph can be launched into the capture. A broken capture has a code of its own for that.
+    pub fn check_for_graph(&self) -> Result {
+        self.session.check().map_err(|_| STREAM_CAPTURE_UNSUPPORTED)
+    }
+
     pub fn position(&self) -> Result<Position> {
         self.session.check()?;
         Ok(Position { session: self.session.clone(), after: self.after.clone() })
@@ -117,7 +131,7 @@ static SESSIONS: Mutex<Vec<Arc<Session>>> = Mutex::new(Vec::new());
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
 thread_local! {
-    static THREAD_MODE: Cell<Mode> = const { Cell::new(Mode::Global) };
+    static THREAD_MODE: Cell<Mode> = const { Cell::new(Mode::GLOBAL) };
 }
 
 fn sessions() -> Vec<Arc<Session>> {
@@ -127,13 +141,13 @@ fn sessions() -> Vec<Arc<Session>> {
 /// Refuses a call that might synchronise with work that is being captured.
 pub fn forbid_unsafe() -> Result {
     let mode = THREAD_MODE.get();
-    if mode == Mode::Relaxed {
+    if mode == Mode::RELAXED {
         return Ok(());
     }
     let me = std::thread::current().id();
     let concerned = |session: &&Arc<Session>| {
-        (session.thread == me && session.mode != Mode::Relaxed)
-            || (mode == Mode::Global && session.mode == Mode::Global)
+        (session.thread == me && session.mode != Mode::RELAXED)
+            || (mode == Mode::GLOBAL && session.mode == Mode::GLOBAL)
     };
     invalidate_all(sessions().iter().filter(concerned), STREAM_CAPTURE_UNSUPPORTED)
 }
@@ -171,9 +185,6 @@ pub fn join(
     match (&mut state.capture, captured) {
         (None, None) => Ok(false),
         (None, Some(position)) => {
-            if !SESSIONS.lock().iter().any(|session| session.is(&position.session)) {
-                return Err(CAPTURED_EVENT);
-            }
             if stream.kind == Kind::Legacy {
                 position.session.invalidate();
                 return Err(STREAM_CAPTURE_IMPLICIT);
@@ -203,7 +214,7 @@ pub fn join(
             Ok(true)
         }
         // An event that was never recorded stands for no work at all.
-        (Some(_), None) if !recorded => Ok(true),
+        (Some(capture), None) if !recorded => capture.session.check().map(|()| true),
         (Some(capture), None) => {
             capture.invalidate();
             Err(STREAM_CAPTURE_ISOLATION)
@@ -211,9 +222,12 @@ pub fn join(
     }
 }
 
-fn begin(stream: CUstream, mode: u32, graph: Arc<Graph>, after: Vec<Arc<Node>>) -> Result {
+fn begin(stream: CUstream, mode: u32, into: Option<(Arc<Graph>, Vec<Arc<Node>>)>) -> Result {
     let stream = stream::get(stream)?;
-    let mode = Mode::from_c(mode)?;
+    let mode = Mode(mode);
+    if !mode.is_known() {
+        return Err(INVALID_VALUE);
+    }
     if stream.kind == Kind::Legacy {
         return Err(STREAM_CAPTURE_UNSUPPORTED);
     }
@@ -223,14 +237,18 @@ fn begin(stream: CUstream, mode: u32, graph: Arc<Graph>, after: Vec<Arc<Node>>) 
     }
     // Relaxed: only uniqueness matters.
     static NEXT: AtomicU64 = AtomicU64::new(1);
+    let owns_graph = into.is_none();
+    let (graph, after) = into.unwrap_or_else(|| (graph::create(), Vec::new()));
     let session = Arc::new(Session {
         id: NEXT.fetch_add(1, Ordering::Relaxed),
         mode,
         thread: std::thread::current().id(),
         origin: stream.handle,
         graph,
+        owns_graph,
         invalidated: AtomicBool::new(false),
         streams: Mutex::new(vec![stream.clone()]),
+        orphans: Mutex::new(Vec::new()),
     });
     SESSIONS.lock().push(session.clone());
     COUNT.fetch_add(1, Ordering::AcqRel);
@@ -248,10 +266,7 @@ fn end(stream: CUstream) -> Result<Arc<Graph>> {
         session.invalidate();
         return Err(STREAM_CAPTURE_UNMATCHED);
     }
-    if session.mode != Mode::Relaxed && session.thread != std::thread::current().id() {
-        return Err(STREAM_CAPTURE_WRONG_THREAD);
-    }
-    let mut open = Vec::new();
+    let mut open = std::mem::take(&mut *session.orphans.lock());
     for member in finish(&session) {
         if let Some(capture) = member.state.lock().capture.take()
             && member.handle != stream.handle
@@ -259,11 +274,22 @@ fn end(stream: CUstream) -> Result<Arc<Graph>> {
             open.extend(capture.after);
         }
     }
-    session.check()?;
-    if !session.graph.reach(&last, &open) {
-        return Err(STREAM_CAPTURE_UNJOINED);
+    let result = if session.mode != Mode::RELAXED && session.thread != std::thread::current().id() {
+        Err(STREAM_CAPTURE_WRONG_THREAD)
+    } else if !session.graph.reach(&last, &open) {
+        session.check().and(Err(STREAM_CAPTURE_UNJOINED))
+    } else {
+        session.check()
+    };
+    drop_failed(&session, result.is_err());
+    result.map(|()| session.graph.clone())
+}
+
+/// A capture that failed leaves no graph.
+fn drop_failed(session: &Session, failed: bool) {
+    if failed && session.owns_graph {
+        let _ = graph::destroy(session.graph.handle);
     }
-    Ok(session.graph.clone())
 }
 
 /// Takes a session off the list and returns its streams.
@@ -275,18 +301,19 @@ fn finish(session: &Arc<Session>) -> Vec<Arc<Stream>> {
     std::mem::take(&mut *session.streams.lock())
 }
 
-/// Ends the captures that a stream takes part in, because it is destroyed.
+/// Takes a stream that is destroyed out of its capture, or ends the capture that began on it.
 pub fn abandon(stream: &Arc<Stream>) {
-    let Some(session) = stream.state.lock().capture.as_ref().map(|capture| capture.session.clone()) else {
-        return;
-    };
-    session.invalidate();
+    let Some(Capture { session, after, .. }) = stream.state.lock().capture.take() else { return };
     if session.origin == stream.handle {
+        session.invalidate();
         for member in finish(&session) {
             member.state.lock().capture = None;
         }
+        drop_failed(&session, true);
     } else {
         session.streams.lock().retain(|member| member.handle != stream.handle);
+        // Nobody can join what it did.
+        session.orphans.lock().extend(after);
     }
 }
 
@@ -353,7 +380,7 @@ fn update(stream: CUstream, nodes: In<CUgraphNode>, count: usize, flags: u32) ->
 
 cu! {
     fn cuStreamBeginCapture_v2 / cuStreamBeginCapture_v2_ptsz (stream: CUstream, mode: u32) {
-        begin(stream, mode, graph::create(), Vec::new())
+        begin(stream, mode, None)
     }
 
     fn cuStreamBeginCaptureToGraph / cuStreamBeginCaptureToGraph_ptsz (
@@ -362,13 +389,16 @@ cu! {
         let _ = edges;
         let graph = graph::get(graph)?;
         let after = nodes.array(count)?.into_iter().map(|node| graph.node(node)).collect::<Result<Vec<_>>>()?;
-        begin(stream, mode, graph, after)
+        begin(stream, mode, Some((graph, after)))
     }
 
     fn cuStreamEndCapture / cuStreamEndCapture_ptsz (stream: CUstream, graph: Out<CUgraph>) {
-        graph.check()?;
-        graph.set(0)?;
-        graph.set(end(stream)?.handle)
+        graph.set_opt(0);
+        let made = end(stream)?;
+        if graph.is_null() {
+            return graph::destroy(made.handle);
+        }
+        graph.set(made.handle)
     }
 
     fn cuStreamIsCapturing / cuStreamIsCapturing_ptsz (stream: CUstream, status: Out<u32>) {
@@ -404,7 +434,7 @@ cu! {
     }
 
     fn cuThreadExchangeStreamCaptureMode(mode: Out<u32>) {
-        let wanted = Mode::from_c(mode.get()?)?;
-        mode.set(THREAD_MODE.replace(wanted) as u32)
+        // The driver takes any number here, though not where a capture begins.
+        mode.set(THREAD_MODE.replace(Mode(mode.get()?)).0)
     }
 }

@@ -15,7 +15,8 @@ use parking_lot::Mutex;
 use crate::config;
 use crate::context::{self, Context};
 use crate::error::{
-    CAPTURED_EVENT, INVALID_CONTEXT, INVALID_HANDLE, INVALID_VALUE, NOT_READY, NOT_SUPPORTED, Result,
+    CAPTURED_EVENT, ILLEGAL_STATE, INVALID_CONTEXT, INVALID_HANDLE, INVALID_VALUE, NOT_READY, NOT_SUPPORTED,
+    Result,
 };
 use crate::handle::Registry;
 use crate::memory::ipc::{self, Ticket};
@@ -130,15 +131,22 @@ impl Event {
         self.state.lock().latest.as_ref().is_none_or(|record| record.op.is_done())
     }
 
-    /// Fails if the event stands for a position in a capture.
-    fn forbid_captured(&self) -> Result {
+    /// Fails if the event stands for a position in a capture, and says whether that is still under way.
+    fn check_captured(&self) -> Result {
         match &self.state.lock().captured {
-            Some(position) => {
-                position.session.invalidate();
-                Err(CAPTURED_EVENT)
-            }
+            Some(position) if position.session.is_open() => Err(CAPTURED_EVENT),
+            Some(_) => Err(INVALID_VALUE),
             None => Ok(()),
         }
+    }
+
+    /// The same for calls that a capture does not survive.
+    fn forbid_captured(&self) -> Result {
+        self.check_captured().inspect_err(|code| {
+            if let (CAPTURED_EVENT, Some(position)) = (*code, &self.state.lock().captured) {
+                position.session.invalidate();
+            }
+        })
     }
 
     fn make(context: &'static Context, flags: u32, shared: Option<Shared>) -> Arc<Event> {
@@ -213,7 +221,7 @@ fn record(event: CUevent, stream: CUstream, flags: u32) -> Result {
                 event.state.lock().captured = Some(position);
                 Ok(Placement::Captured)
             }
-            None if flags == EXTERNAL => Err(INVALID_VALUE),
+            None if flags == EXTERNAL => Err(ILLEGAL_STATE),
             None => Ok(Placement::Queue(Work::Record(event), Vec::new())),
         })
         .map(|_| ())
@@ -225,12 +233,16 @@ fn wait(stream: CUstream, event: CUevent, flags: u32) -> Result {
         return Err(INVALID_VALUE);
     }
     let captured = event.state.lock().captured.clone();
+    // A place in a capture that has ended is nowhere.
+    if captured.as_ref().is_some_and(|position| !position.session.is_open()) {
+        return Err(INVALID_VALUE);
+    }
     let recorded = event.state.lock().latest.is_some() || event.shared.is_some();
     stream
         .clone()
         .submit_with(|state| {
             if flags == EXTERNAL {
-                let capture = state.capture.as_mut().ok_or(INVALID_VALUE)?;
+                let capture = state.capture.as_mut().ok_or(ILLEGAL_STATE)?;
                 capture.add(Work::Wait(event))?;
                 return Ok(Placement::Captured);
             }
@@ -263,11 +275,13 @@ pub fn wait_context(context: &'static Context, event: CUevent) -> Result {
 }
 
 fn elapsed(out: Out<f32>, start: CUevent, end: CUevent) -> Result {
-    out.check()?;
     let (start, end) = (get(start)?, get(end)?);
+    if out.is_null() || !start.context.is(end.context) {
+        return Err(INVALID_HANDLE);
+    }
     let mut times = [0; 2];
     for (event, time) in [&start, &end].into_iter().zip(&mut times) {
-        event.forbid_captured()?;
+        event.check_captured()?;
         let latest = event.state.lock().latest.clone();
         let record = latest.filter(|_| event.flags & DISABLE_TIMING == 0).ok_or(INVALID_HANDLE)?;
         if !record.op.is_done() {
@@ -291,18 +305,18 @@ cu! {
     }
 
     fn cuEventDestroy_v2(event: CUevent) {
-        EVENTS.remove(event).map(|_| ())
+        EVENTS.remove(event)?.context.check()
     }
 
-    fn cuEventRecord / cuEventRecord_ptsz (event: CUevent, stream: CUstream) {
+    [stream] fn cuEventRecord / cuEventRecord_ptsz (event: CUevent, stream: CUstream) {
         record(event, stream, 0)
     }
 
-    fn cuEventRecordWithFlags / cuEventRecordWithFlags_ptsz (event: CUevent, stream: CUstream, flags: u32) {
+    [stream] fn cuEventRecordWithFlags / cuEventRecordWithFlags_ptsz (event: CUevent, stream: CUstream, flags: u32) {
         record(event, stream, flags)
     }
 
-    fn cuStreamWaitEvent / cuStreamWaitEvent_ptsz (stream: CUstream, event: CUevent, flags: u32) {
+    [stream] fn cuStreamWaitEvent / cuStreamWaitEvent_ptsz (stream: CUstream, event: CUevent, flags: u32) {
         wait(stream, event, flags)
     }
 
@@ -336,7 +350,7 @@ cu! {
         if config::get().without.ipc {
             return Err(NOT_SUPPORTED);
         }
-        let event = get(event)?;
+        let event = get(event).map_err(|_| INVALID_VALUE)?;
         let shared = event.shared.as_ref().ok_or(INVALID_HANDLE)?;
         out.set(Ticket::for_event(shared.file.fd())?.pack())
     }

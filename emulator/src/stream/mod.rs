@@ -98,8 +98,6 @@ impl Stream {
         &self,
         place: impl FnOnce(&mut State) -> Result<Placement>,
     ) -> Result<Option<Arc<Op>>> {
-        // Which context is current does not matter to most work, but there must be one.
-        context::current()?;
         self.context.check()?;
         let _order = self.blocks().then(|| self.context.order.lock());
         if self.kind == Kind::Legacy {
@@ -284,12 +282,11 @@ cu! {
         let tail = stream.state.lock().tail.clone();
         let (context, blocks) = (stream.context, stream.blocks());
         DETACHED.lock().extend(tail.map(|op| Detached { context, blocks, op }));
-        Ok(())
+        context.check()
     }
 
-    fn cuStreamQuery / cuStreamQuery_ptsz (stream: CUstream) {
+    [stream] fn cuStreamQuery / cuStreamQuery_ptsz (stream: CUstream) {
         let stream = get(stream)?;
-        context::current()?;
         stream.forbid_capture()?;
         if stream.kind == Kind::Legacy {
             capture::forbid_legacy(stream.context)?;
@@ -298,9 +295,8 @@ cu! {
         if stream.outstanding().is_empty() { stream.context.check() } else { Err(NOT_READY) }
     }
 
-    fn cuStreamSynchronize / cuStreamSynchronize_ptsz (stream: CUstream) {
+    [stream] fn cuStreamSynchronize / cuStreamSynchronize_ptsz (stream: CUstream) {
         let stream = get(stream)?;
-        context::current()?;
         stream.forbid_capture()?;
         if stream.kind == Kind::Legacy {
             capture::forbid_legacy(stream.context)?;

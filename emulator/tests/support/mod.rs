@@ -108,7 +108,15 @@ pub fn load(ptr: u64) -> u32 {
 }
 
 pub fn function(name: &str) -> usize {
-    let module: usize = out!(|out| cuModuleLoadData(out, c"image".as_ptr() as usize));
+    function_of(b"image", name)
+}
+
+/// How PTX begins.
+pub const PTX: &[u8] = b".version 7.0";
+
+/// The function of an image: one that begins like PTX is loaded with its module, others when they are needed.
+pub fn function_of(image: &[u8], name: &str) -> usize {
+    let module: usize = out!(|out| cuModuleLoadData(out, In::from(&image[0])));
     let name = CString::new(name).unwrap();
     out!(|out| cuModuleGetFunction(out, module, Text::new(&name)))
 }
