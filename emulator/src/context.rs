@@ -8,7 +8,7 @@
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
@@ -26,6 +26,8 @@ use crate::{api, memory, module, stream};
 
 pub struct Context {
     pub handle: CUcontext,
+    /// A primary context keeps its handle for ever; the id tells its lives apart.
+    id: AtomicU64,
     pub device: &'static Device,
     primary: bool,
     flags: AtomicU32,
@@ -56,6 +58,7 @@ impl Context {
     fn make(device: &'static Device, primary: bool, flags: u32) -> &'static Context {
         let context: &'static Context = Box::leak(Box::new(Context {
             handle: handle::next(),
+            id: AtomicU64::new(0),
             device,
             primary,
             flags: AtomicU32::new(flags),
@@ -74,6 +77,7 @@ impl Context {
     }
 
     fn activate(&'static self) {
+        self.id.store(handle::next() as u64, Ordering::Relaxed);
         self.failure.store(0, Ordering::Relaxed);
         *self.legacy.lock() = Some(Stream::make(self, Kind::Legacy, 0, 0));
         *self.limits.lock() = DEFAULT_LIMITS;
@@ -349,7 +353,7 @@ cu! {
     }
 
     fn cuCtxGetId(ctx: CUcontext, out: Out<u64>) {
-        out.set(get_or_current(ctx)?.handle as u64)
+        out.set(get_or_current(ctx)?.id.load(Ordering::Relaxed))
     }
 
     fn cuCtxGetApiVersion(ctx: CUcontext, out: Out<u32>) {
