@@ -53,6 +53,7 @@ struct AllGather {
     rounds = (uint32_t)((span.high - span.low + w.chunk - 1) / w.chunk);
   }
 
+  METHOD Roles roles() const { return {2, 0, 2}; }
   METHOD uint32_t headers_from() const { return ALL_PEERS; }
   METHOD uint64_t at(uint32_t k) const { return span.low + (uint64_t)k * op.work.chunk; }
   METHOD uint32_t length(uint32_t k) const {

@@ -59,6 +59,10 @@ FN float canonical(float f) { return f; }
 FN void load16(uint64_t p, uint32_t (&v)[4]) {
   asm volatile("ld.global.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3]) : "l"(p));
 }
+// Of a generic address.
+FN void load16_anywhere(uint64_t p, uint32_t (&v)[4]) {
+  asm volatile("ld.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3]) : "l"(p));
+}
 // Bypasses L1: for memory that others write while the kernel runs, after an acquire.
 FN void load16_shared(uint64_t p, uint32_t (&v)[4]) {
   asm volatile("ld.global.cg.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3]) : "l"(p));
@@ -262,6 +266,7 @@ FN void store_halves(uint64_t p, const uint32_t (&v)[4], uint32_t order) {
   }
 }
 FN void load16(uint64_t p, uint32_t (&v)[4]) { load_halves(p, v, EMU_WEAK); }
+FN void load16_anywhere(uint64_t p, uint32_t (&v)[4]) { load_halves(p, v, EMU_WEAK); }
 FN void load16_shared(uint64_t p, uint32_t (&v)[4]) { load_halves(p, v, EMU_WEAK); }
 FN void store16(uint64_t p, const uint32_t (&v)[4]) { store_halves(p, v, EMU_WEAK); }
 FN void load_line(uint64_t p, uint32_t (&v)[4]) { load_halves(p, v, EMU_RELAXED); }

@@ -321,11 +321,11 @@ FN Span block_span(uint64_t bytes) {
   return {low < bytes ? low : bytes, high < bytes ? high : bytes};
 }
 
-// 32 bytes.
+// 32 bytes of global memory or of the launch's parameter.
 FN void load_pair(uint64_t p, uint32_t (&v)[8]) {
   uint32_t low[4], high[4];
-  load16(p, low);
-  load16(p + 16, high);
+  load16_anywhere(p, low);
+  load16_anywhere(p + 16, high);
   UNROLLED
   for (uint32_t i = 0; i < 4; i++) {
     v[i] = low[i];

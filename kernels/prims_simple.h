@@ -143,42 +143,62 @@ FN void copy_to_slot(const Group& g, uint64_t slot, uint64_t from, uint32_t byte
       [&](uint32_t i) { store_whole(slot + (uint64_t)SIZE * i, prepare(load_pack<W>(from + (uint64_t)SIZE * i, bytes - SIZE * i))); });
 }
 
-FN Pack<4> unchanged(const Pack<4>& v) { return v; }
+// A type of its own, not a function pointer.
+struct Unchanged {
+  METHOD Pack<4> operator()(const Pack<4>& v) const { return v; }
+};
+
+// Which of its steps a rank does in an operation, as quarters of a block's threads that do them when each has threads of its own.
+struct Roles {
+  uint32_t push, work, copy;
+};
 
 // Runs the rounds of an operation whose steps follow one another: push, then work, then copy. Each step is a member of `engine` that
-// takes a group and a round and returns false to give up. With enough threads each has warps of its own (a quarter pushes, half
-// works, a quarter copies); with few, one loop does all, each step some rounds after the one before, so that peers' steps overlap.
+// takes a group and a round and returns false to give up; `roles` says which there are. With enough threads each has warps of its
+// own; with few, one loop does all, each step some rounds after the one before, so that peers' steps overlap.
 //
-// Neither can deadlock. Loop: the rank that is least far, in iteration m, waits for slots that were filled 4 steps before and for data of
-// 2 steps before; all others have been through iteration m - 1, which freed and sent these. Roles: push(k) waits for work(k - 4),
-// work(k) for push(k) and copy(k - 4), copy(k) for work(k).
+// Neither can deadlock. Loop: a step waits for the step before it, `LAG` iterations ago at all ranks, and for slots that were freed at
+// least one iteration ago: with a lag of half the slots per step, the data of round k is consumed in iteration k + LAG at the latest and
+// its slot is wanted in iteration k + slots. So the rank that is least far can go on. Roles: push(k) waits for the consumer of
+// round k - slots, work(k) for push(k) and copy(k - slots), copy(k) for what it consumes.
 template <class Engine>
 FN void run_rounds(Collective& op, Engine& engine, uint32_t rounds) {
   constexpr uint32_t LAG = SIMPLE_SLOTS / 2;
-  uint32_t quarter = nthreads() / 4 / WARP * WARP;
+  Roles roles = engine.roles();
+  uint32_t quarter = nthreads() % WARP ? 0 : nthreads() / 4 / WARP * WARP;
   if (quarter > 0 && rounds > 1) {
-    uint32_t t = tid(), work = nthreads() - 2 * quarter;
-    if (t < quarter) {
-      Group g = {t, quarter, 0, false};
+    uint32_t push = roles.push * quarter, work = roles.work * quarter, rest = nthreads() - 4 * quarter, t = tid();
+    // Threads that are no quarter's go to the last role.
+    if (roles.copy == 0) {
+      if (work) {
+        work += rest;
+      } else {
+        push += rest;
+      }
+    }
+    check_headers(op, engine.headers_from());
+    if (t < push) {
+      Group g = {t, push, 0, push == nthreads()};
       for (uint32_t k = 0; k < rounds && engine.push(g, k); k++) {
       }
-    } else if (t < quarter + work) {
-      Group g = {t - quarter, work, 1, false};
+    } else if (t < push + work) {
+      Group g = {t - push, work, 1, work == nthreads()};
       for (uint32_t k = 0; k < rounds && engine.work(g, k); k++) {
       }
     } else {
-      Group g = {t - quarter - work, quarter, 2, false};
-      check_headers(op, engine.headers_from());
+      uint32_t copy = nthreads() - push - work;
+      Group g = {t - push - work, copy, 2, copy == nthreads()};
       for (uint32_t k = 0; k < rounds && engine.copy(g, k); k++) {
       }
     }
     return;
   }
   Group g = whole_block();
-  for (uint32_t k = 0; k < rounds + 2 * LAG; k++) {
-    if (k < rounds && !engine.push(g, k)) return;
+  uint32_t before_work = roles.push ? LAG : 0, before_copy = before_work + (roles.work ? LAG : 0);
+  for (uint32_t k = 0; k < rounds + before_copy; k++) {
+    if (roles.push && k < rounds && !engine.push(g, k)) return;
     if (k == 0) check_headers(op, engine.headers_from());
-    if (k >= LAG && k - LAG < rounds && !engine.work(g, k - LAG)) return;
-    if (k >= 2 * LAG && !engine.copy(g, k - 2 * LAG)) return;
+    if (roles.work && k >= before_work && k - before_work < rounds && !engine.work(g, k - before_work)) return;
+    if (roles.copy && k >= before_copy && !engine.copy(g, k - before_copy)) return;
   }
 }

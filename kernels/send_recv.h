@@ -30,18 +30,16 @@ FN bool lane_wait(LaneOp& op, Done done) {
   return !op.failed;
 }
 
+// Lanes and messages stand in the launch's parameter or in memory.
 FN Message message_of(const MessageWork& work, uint32_t index) {
-  if (!work.messages) return work.inline_messages[index];
   uint32_t v[8];
-  uint64_t at = work.messages + (uint64_t)index * sizeof(Message);
-  load_pair(at, v);
+  load_pair((work.messages ? work.messages : (uint64_t)work.inline_messages) + (uint64_t)index * sizeof(Message), v);
   return {v[0] | (uint64_t)v[1] << 32, v[2] | (uint64_t)v[3] << 32, v[4] | (uint64_t)v[5] << 32, v[6], v[7]};
 }
 
 FN Lane lane_of(const MessageWork& work) {
-  if (!work.lanes) return work.inline_lanes[block_id()];
   uint32_t v[8];
-  load_pair(work.lanes + (uint64_t)block_id() * sizeof(Lane), v);
+  load_pair((work.lanes ? work.lanes : (uint64_t)work.inline_lanes) + (uint64_t)block_id() * sizeof(Lane), v);
   return {v[0], v[1], v[2], v[3], v[4], {0, 0, 0}};
 }
 
@@ -141,7 +139,7 @@ FN void send_simple(LaneOp& op, const Message& m) {
       if (!lane_wait(op, [&] { return reached(load_acquire(head), wanted); })) return;
       op.state.known = wanted;
     }
-    copy_to_slot<4>(g, p2p_slot(op, remote_p2p(op.c, peer), step), m.buffer + at, length, unchanged);
+    copy_to_slot<4>(g, p2p_slot(op, remote_p2p(op.c, peer), step), m.buffer + at, length, Unchanged());
     barrier();
     if (tid() == 0) {
       fence();

@@ -47,6 +47,10 @@ struct TwoShot {
   METHOD bool keeps() const { return F == FN_REDUCE_SCATTER || receives(rank); }
   // Rank p's pieces of this rank's input.
   METHOD uint64_t input(uint32_t p) const { return F == FN_REDUCE_SCATTER ? call.send + p * bytes : call.send; }
+  METHOD Roles roles() const {
+    if (F == FN_BROADCAST) return rank == root ? Roles{4, 0, 0} : nranks == 2 ? Roles{0, 4, 0} : Roles{0, 2, 2};
+    return receives(rank) ? Roles{1, 2, 1} : Roles{2, 2, 0};
+  }
   METHOD uint32_t headers_from() const { return F == FN_BROADCAST && rank == root ? NO_PEER : ALL_PEERS; }
 
   // Where rank p's piece of round k is in the vector (ReduceScatter: in its part).
@@ -59,7 +63,6 @@ struct TwoShot {
   }
 
   METHOD bool push(const Group& g, uint32_t k) {
-    if (!contributes(rank)) return true;
     if (!wait_for_peers(op, g, [&](uint32_t p) { wait_slot(op, 0, p, k); })) return false;
     NOT_UNROLLED
     for (uint32_t j = 1; j < nranks; j++) {
@@ -88,7 +91,6 @@ struct TwoShot {
   }
 
   METHOD bool work(const Group& g, uint32_t k) {
-    if (!owns(rank)) return true;
     if (!wait_for_peers(op, g, [&](uint32_t p) {
           if (contributes(p)) wait_data(op, 0, p, k);
           if (receives(p)) wait_slot(op, 1, p, k);
@@ -189,7 +191,6 @@ struct TwoShot {
   }
 
   METHOD bool copy(const Group& g, uint32_t k) {
-    if (!receives(rank)) return true;
     if (!wait_for_peers(op, g, [&](uint32_t p) {
           if (owns(p)) wait_data(op, 1, p, k);
         })) {
