@@ -23,6 +23,9 @@ struct Shared {
   uint32_t chain;
   uint64_t own;
   uint32_t launch;
+  // How the block's share is cut (two_shot.h).
+  uint64_t low, high;
+  uint32_t rounds, piece;
   // Any thread of the block gives up. Set at once, so that others see it in their waits.
   uint32_t failed;
   uint32_t group_failed[MAX_GROUPS];

@@ -23,20 +23,25 @@ struct TwoShot {
   const A& arith;
   const CollectiveWork& call;
   const uint32_t &rank, &nranks, &root;
-  uint64_t bytes;
-  Span span;
-  uint32_t owners, rounds, piece;
 
-  METHOD TwoShot(Collective& o, const A& a) : op(o), arith(a), call(o.work), rank(o.c.rank), nranks(o.c.nranks), root(o.work.root) {
-    bytes = call.count * type_size(call.datatype);
-    span = block_span(bytes);
-    // Owners that share the span.
-    owners = F == FN_BROADCAST ? nranks - 1 : F == FN_REDUCE_SCATTER ? 1 : nranks;
-    uint64_t length = span.high - span.low, most = (uint64_t)owners * call.chunk;
-    rounds = (uint32_t)((length + most - 1) / most);
-    // Rounds of nearly equal size.
-    uint64_t pieces = (uint64_t)owners * rounds;
-    piece = rounds ? (uint32_t)(((length + pieces - 1) / pieces + 15) / 16 * 16) : 0;
+  METHOD TwoShot(Collective& o, const A& a) : op(o), arith(a), call(o.work), rank(o.c.rank), nranks(o.c.nranks), root(o.work.root) {}
+
+  METHOD uint64_t bytes() const { return call.count * type_size(call.datatype); }
+  // Owners that share the span.
+  METHOD uint32_t owners() const { return F == FN_BROADCAST ? nranks - 1 : F == FN_REDUCE_SCATTER ? 1 : nranks; }
+
+  // Cuts the block's share into rounds of nearly equal size. One thread, before the channel is taken; the result lies in shared memory, for
+  // want of registers.
+  METHOD void plan() const {
+    Shared& s = shared<Shared>();
+    Span span = block_span(bytes());
+    uint64_t length = span.high - span.low, most = (uint64_t)owners() * call.chunk;
+    uint32_t rounds = (uint32_t)((length + most - 1) / most);
+    uint64_t pieces = (uint64_t)owners() * rounds;
+    s.low = span.low;
+    s.high = span.high;
+    s.rounds = rounds;
+    s.piece = rounds ? (uint32_t)(((length + pieces - 1) / pieces + 15) / 16 * 16) : 0;
   }
 
   METHOD bool owns(uint32_t p) const { return F != FN_BROADCAST || p != root; }
@@ -46,7 +51,7 @@ struct TwoShot {
   }
   METHOD bool keeps() const { return F == FN_REDUCE_SCATTER || receives(rank); }
   // Rank p's pieces of this rank's input.
-  METHOD uint64_t input(uint32_t p) const { return F == FN_REDUCE_SCATTER ? call.send + p * bytes : call.send; }
+  METHOD uint64_t input(uint32_t p) const { return F == FN_REDUCE_SCATTER ? call.send + p * bytes() : call.send; }
   METHOD Roles roles() const {
     if (F == FN_BROADCAST) return rank == root ? Roles{4, 0, 0} : nranks == 2 ? Roles{0, 4, 0} : Roles{0, 2, 2};
     return receives(rank) ? Roles{1, 2, 1} : Roles{2, 2, 0};
@@ -56,10 +61,11 @@ struct TwoShot {
   // Where rank p's piece of round k is in the vector (ReduceScatter: in its part).
   METHOD uint64_t piece_at(uint32_t k, uint32_t p) const {
     uint32_t owner = F == FN_REDUCE_SCATTER ? 0 : F == FN_BROADCAST && p > root ? p - 1 : p;
-    return span.low + ((uint64_t)k * owners + owner) * piece;
+    return shared<Shared>().low + ((uint64_t)k * owners() + owner) * shared<Shared>().piece;
   }
   METHOD uint32_t piece_bytes(uint64_t at) const {
-    return at >= span.high ? 0 : span.high - at < piece ? (uint32_t)(span.high - at) : piece;
+    const Shared& s = shared<Shared>();
+    return at >= s.high ? 0 : s.high - at < s.piece ? (uint32_t)(s.high - at) : s.piece;
   }
 
   METHOD bool push(const Group& g, uint32_t k) {
@@ -209,6 +215,7 @@ struct TwoShot {
   }
 
   METHOD void finish() {
+    uint32_t rounds = shared<Shared>().rounds;
     close(op, [&](uint32_t p) {
       advance_way(op, 0, p, contributes(rank) ? rounds : 0, contributes(p) ? rounds : 0);
       advance_way(op, 1, p, owns(rank) && receives(p) ? rounds : 0, owns(p) && receives(rank) ? rounds : 0);
@@ -221,7 +228,8 @@ FN void two_shot(const CollectiveWork& work) {
   Collective op(work);
   A arith(work);
   TwoShot<F, A> engine(op, arith);
+  if (tid() == 0) engine.plan();
   open(op);
-  if (!op.failed) run_rounds(op, engine, engine.rounds);
+  if (!op.failed) run_rounds(op, engine, shared<Shared>().rounds);
   engine.finish();
 }
