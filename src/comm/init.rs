@@ -171,7 +171,7 @@ impl Builder<'_> {
         let start = param::int(param::SEQUENCE_START).unwrap_or(0) as u32;
         let local = Arc::new(Local::new(context, layout, start)?);
         let base = local.region(Region::Base, Medium::Gpu)?;
-        let host = HostView::new(context, local.stream(), rank, nranks)?;
+        let host = HostView::new(context, rank, nranks)?;
         if let Some(bootstrap) = self.bootstrap {
             let local = local.clone();
             bootstrap.serve(Arc::new(move |asking, request| local.answer(asking, request)));

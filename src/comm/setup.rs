@@ -123,8 +123,7 @@ impl Comm {
     pub(crate) fn work_list(&self, lanes: &[Lane], messages: &[Message]) -> Result<Arc<Memory>> {
         let _relaxed = RelaxedCapture::enter()?;
         let (lanes, messages) = (Lane::bytes(lanes), Message::bytes(messages));
-        let list =
-            Memory::new(&self.context, Medium::Host, lanes.len() + messages.len(), self.local.stream())?;
+        let list = Memory::new(&self.context, Medium::Host, lanes.len() + messages.len())?;
         list.write_host(0, lanes)?;
         list.write_host(lanes.len(), messages)?;
         Ok(list)

@@ -7,7 +7,6 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use super::context::Context;
 use super::memory::{Medium, Memory};
-use super::stream::Stream;
 use super::work::{DeviceError, HostBlock};
 use crate::error::{Error, Result};
 
@@ -70,9 +69,9 @@ unsafe impl Send for HostView {}
 unsafe impl Sync for HostView {}
 
 impl HostView {
-    pub fn new(context: &Arc<Context>, stream: &Stream, rank: u32, nranks: u32) -> Result<HostView> {
+    pub fn new(context: &Arc<Context>, rank: u32, nranks: u32) -> Result<HostView> {
         let bytes = RING_OFFSET + size_of::<RingHeader>() + RING_RECORDS * size_of::<Record>();
-        let memory = Memory::new(context, Medium::Host, bytes, stream)?;
+        let memory = Memory::new(context, Medium::Host, bytes)?;
         let block =
             memory.host_pointer().ok_or_else(|| Error::internal("host memory has a host address"))?.cast();
         let view = HostView { memory, block, enqueued: AtomicU64::new(0) };

@@ -16,7 +16,6 @@ use parking_lot::Mutex;
 
 use super::context::Context;
 use super::driver::check;
-use super::stream::Stream;
 use crate::error::{Error, Result};
 use crate::sys::fd::memfd;
 
@@ -65,8 +64,8 @@ pub struct Export {
 static LEGACY: LazyLock<Mutex<HashMap<u64, Weak<Memory>>>> = LazyLock::new(Default::default);
 
 impl Memory {
-    /// Zeroed memory of at least `bytes` in `medium`; `stream` does the clearing.
-    pub fn new(context: &Arc<Context>, medium: Medium, bytes: usize, stream: &Stream) -> Result<Arc<Memory>> {
+    /// Memory of at least `bytes` in `medium`, its content undefined in GPU memory and zero in host memory.
+    pub fn new(context: &Arc<Context>, medium: Medium, bytes: usize) -> Result<Arc<Memory>> {
         let memory = match medium {
             Medium::Host => Memory::host(context, bytes)?,
             Medium::Gpu if context.device().exports_fds => Memory::virtual_(context, bytes)?,
@@ -75,9 +74,6 @@ impl Memory {
         let memory = Arc::new(memory);
         if matches!(memory.kind, Kind::Legacy) {
             LEGACY.lock().insert(memory.address, Arc::downgrade(&memory));
-        }
-        if medium == Medium::Gpu {
-            stream.zero(memory.address, memory.bytes)?;
         }
         Ok(memory)
     }

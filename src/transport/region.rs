@@ -63,8 +63,13 @@ impl Local {
             Region::Stage => self.layout.stage_bytes,
             Region::Messages { .. } => self.layout.p2p_bytes,
         };
-        let made = Memory::new(&self.context, medium, bytes, &self.stream)
+        let made = Memory::new(&self.context, medium, bytes)
             .map_err(|error| error.context(format!("making the {region:?} region in {medium:?} memory")))?;
+        // Slots may hold anything. Clearing them would need a kernel of the driver's, which might have to wait for one of
+        // ours that waits for this very set-up.
+        if region == Region::Base && medium == Medium::Gpu {
+            self.stream.zero(made.address(), made.bytes())?;
+        }
         if region == Region::Base && self.sequence_start != 0 {
             let mailboxes = self.layout.initial_mailboxes(self.sequence_start);
             self.stream.write(made.address() + u64::from(self.layout.mailbox_offset), &mailboxes)?;
