@@ -14,6 +14,7 @@ pub mod group;
 pub mod log;
 pub mod param;
 pub mod process;
+pub mod register;
 pub mod schedule;
 pub mod sys;
 pub mod transport;

@@ -4,9 +4,12 @@ use std::ffi::c_int;
 use std::ptr;
 
 use super::boundary::{self, handle, not_null, unfinished};
+use super::config;
+use super::init::publish_to;
 use super::types::*;
 use crate::comm::lookup;
 use crate::error::Error;
+use crate::group;
 
 /// Divides a communicator: ranks with the same color form a new one, ordered by key. A rank with NCCL_SPLIT_NOCOLOR takes part in
 /// the call and gets none.
@@ -36,15 +39,16 @@ unsafe fn comm_split(
     newcomm: *mut ncclComm_t,
     config: *mut ncclConfig_t,
 ) -> ncclResult_t {
-    boundary::enqueue("ncclCommSplit", comm, |_| {
-        let _ = (key, config);
+    boundary::enqueue("ncclCommSplit", comm, |comm| {
         put!(newcomm, ptr::null_mut())?;
-        if color < 0 && color != -1 {
-            return Err(Error::argument(format!(
-                "color is {color}: a color is not negative, or NCCL_SPLIT_NOCOLOR"
-            )));
-        }
-        Err(unfinished())
+        let config = match config.is_null() {
+            true => None,
+            // SAFETY: not NULL, so the caller promises a struct of the version that it names.
+            false => Some(unsafe { config::communicator(config) }?),
+        };
+        // A bad color goes on: the other ranks have to hear of it.
+        // SAFETY: the caller promises that the variable stays writable until the communicator is ready.
+        group::split(comm, color, key, config, unsafe { publish_to(newcomm) })
     })
 }
 

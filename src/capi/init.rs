@@ -189,11 +189,20 @@ unsafe fn join(
     }
     // SAFETY: passed on.
     let config = unsafe { config::communicator(config) }?;
-    let variable = comm.expose_provenance();
-    let publish: Publish = Box::new(move |handle| {
-        let variable = ptr::with_exposed_provenance_mut::<ncclComm_t>(variable);
-        // SAFETY: the caller promises that the variable stays writable until the communicator is ready.
-        unsafe { variable.write_unaligned(from_handle(handle)) };
-    });
+    // SAFETY: the caller promises that the variable stays writable until the communicator is ready.
+    let publish = unsafe { publish_to(comm) };
     group::init_rank(nranks, id.internal.map(|byte| byte as u8), rank, config, publish)
+}
+
+/// What writes a communicator's handle to the caller's variable once it is ready.
+///
+/// # Safety
+/// `comm` stays writable until then.
+pub(super) unsafe fn publish_to(comm: *mut ncclComm_t) -> Publish {
+    let variable = comm.expose_provenance();
+    Box::new(move |handle| {
+        let variable = ptr::with_exposed_provenance_mut::<ncclComm_t>(variable);
+        // SAFETY: as the caller of `publish_to` promises.
+        unsafe { variable.write_unaligned(from_handle(handle)) };
+    })
 }

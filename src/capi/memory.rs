@@ -5,6 +5,7 @@ use std::ffi::{c_int, c_void};
 use super::boundary::{self, not_null, unfinished};
 use super::types::*;
 use crate::error::Error;
+use crate::register;
 
 /// Allocates device memory that peers can map.
 #[unsafe(no_mangle)]
@@ -14,9 +15,9 @@ pub unsafe extern "C" fn ncclMemAlloc(ptr: *mut *mut c_void, size: usize) -> ncc
 
 unsafe fn mem_alloc(ptr: *mut *mut c_void, size: usize) -> ncclResult_t {
     boundary::run("ncclMemAlloc", || {
-        let _ = size;
         not_null(ptr, "ptr")?;
-        Err(unfinished())
+        let address = register::allocate(size)?;
+        put!(ptr, std::ptr::with_exposed_provenance_mut(address as usize))
     })
 }
 
@@ -27,7 +28,7 @@ pub unsafe extern "C" fn ncclMemFree(ptr: *mut c_void) -> ncclResult_t {
 }
 
 unsafe fn mem_free(ptr: *mut c_void) -> ncclResult_t {
-    boundary::run("ncclMemFree", || if ptr.is_null() { Ok(()) } else { Err(unfinished()) })
+    boundary::run("ncclMemFree", || if ptr.is_null() { Ok(()) } else { register::free(ptr.addr() as u64) })
 }
 
 /// Gives back what a communicator holds and can restore; all ranks call it. Flags: NCCL_SUSPEND_MEM.

@@ -30,10 +30,11 @@ unsafe fn comm_register(
     size: usize,
     handle: *mut *mut c_void,
 ) -> ncclResult_t {
-    boundary::on_comm("ncclCommRegister", comm, |_| {
-        let _ = (buff, size);
+    boundary::on_comm("ncclCommRegister", comm, |comm| {
         not_null(handle, "handle")?;
-        Err(unfinished())
+        not_null(buff, "buff")?;
+        let known = comm.buffers().add(buff.addr() as u64, size);
+        put!(handle, std::ptr::without_provenance_mut(known))
     })
 }
 
@@ -44,11 +45,9 @@ pub unsafe extern "C" fn ncclCommDeregister(comm: ncclComm_t, handle: *mut c_voi
 }
 
 unsafe fn comm_deregister(comm: ncclComm_t, handle: *mut c_void) -> ncclResult_t {
-    boundary::on_comm(
-        "ncclCommDeregister",
-        comm,
-        |_| if handle.is_null() { Ok(()) } else { Err(unfinished()) },
-    )
+    boundary::on_comm("ncclCommDeregister", comm, |comm| {
+        if handle.is_null() { Ok(()) } else { comm.buffers().remove(handle.addr()) }
+    })
 }
 
 /// Makes memory of all ranks reachable by all ranks. Every rank calls it; flags: NCCL_WIN_* bits.

@@ -26,6 +26,7 @@ use crate::gpu::stream::{Event, RelaxedCapture};
 use crate::gpu::work::{CommArgs, INLINE_PEERS, MAILBOX_STRIDE, Mailbox, PeerArgs, ProbeWork};
 use crate::param;
 use crate::process;
+use crate::register::Buffers;
 use crate::schedule::tuning::Limits;
 use crate::sys::Deadline;
 use crate::transport::{Local, NoGpu, Reach, Region, Remote, medium};
@@ -89,6 +90,17 @@ pub fn init_all_jobs(
 }
 
 impl InitJob {
+    pub(super) fn new(
+        nranks: u32,
+        id: [u8; 128],
+        rank: u32,
+        config: Config,
+        context: Arc<Context>,
+        publish: Publish,
+    ) -> InitJob {
+        InitJob { nranks, id, rank, config, context, publish }
+    }
+
     /// Brings the rank up and publishes its handle. Blocks until all ranks are there.
     pub fn run(self) -> Result<()> {
         let (rank, nranks) = (self.rank, self.nranks);
@@ -195,6 +207,7 @@ impl Builder<'_> {
             rank,
             nranks,
             name: self.job.config.name.clone().unwrap_or_else(|| format!("{:#x}", base.address())),
+            config: self.job.config.clone(),
             context: context.clone(),
             kernels,
             limits: limits(nranks, &agreed, &layout),
@@ -210,6 +223,8 @@ impl Builder<'_> {
             failed: AtomicBool::new(false),
             failure: Mutex::new(None),
             finalized: AtomicBool::new(false),
+            operations: Mutex::default(),
+            buffers: Buffers::default(),
             left: Mutex::default(),
             last_error: LastError::new(),
             generation: process::generation(),

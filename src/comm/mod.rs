@@ -7,7 +7,9 @@
 mod end;
 mod info;
 mod init;
+mod ops;
 mod setup;
+mod split;
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,7 +19,9 @@ use parking_lot::{Mutex, RwLock};
 
 pub use end::{abort, destroy, finalize};
 pub use init::{InitJob, current_job, init_all_jobs};
+pub use ops::{PreMulSum, Scalar};
 pub use setup::Needs;
+pub use split::SplitJob;
 
 use crate::bootstrap::Bootstrap;
 use crate::error::{Code, Error, LastError, Result};
@@ -29,6 +33,7 @@ use crate::gpu::stream::{CallerStream, Event};
 use crate::gpu::work::{CommArgs, ERROR_ABORTED, ERROR_DIVERGED, ERROR_MESSAGE_SIZE, PeerArgs};
 use crate::process;
 use crate::process::registry::Registry;
+use crate::register::Buffers;
 use crate::schedule::Signature;
 use crate::schedule::tuning::Limits;
 use crate::transport::{Local, Remote};
@@ -56,6 +61,7 @@ pub struct Comm {
     rank: u32,
     nranks: u32,
     name: String,
+    config: Config,
     context: Arc<Context>,
     kernels: Arc<Kernels>,
     limits: Limits,
@@ -76,6 +82,10 @@ pub struct Comm {
     failed: AtomicBool,
     failure: Mutex<Option<Error>>,
     finalized: AtomicBool,
+    /// Reduction operations that the caller made.
+    operations: ops::Operations,
+    /// Buffers that the caller made known.
+    buffers: Buffers,
     /// Ranks that destroyed their communicator.
     left: Mutex<HashSet<u32>>,
     last_error: LastError,
@@ -142,6 +152,10 @@ impl Comm {
 
     pub fn last_error(&self) -> &LastError {
         &self.last_error
+    }
+
+    pub fn buffers(&self) -> &Buffers {
+        &self.buffers
     }
 
     /// GPU and host bytes that this rank holds for the communicator.

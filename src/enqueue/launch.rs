@@ -9,14 +9,18 @@ use std::sync::Arc;
 
 use super::messages::launch_messages;
 use super::{Kind, Message, Operation};
-use crate::comm::{Comm, Needs, Order};
+use crate::comm::{Comm, Needs, Order, Scalar};
 use crate::error::{Error, Result};
 use crate::gpu::host_block::Record;
-use crate::gpu::layout::collective_kernel;
+use crate::gpu::layout::{KERNEL_LOCAL, collective_kernel};
 use crate::gpu::stream::{CallerStream, Capture, Event};
-use crate::gpu::work::CollectiveWork;
+use crate::gpu::work::{CollectiveWork, CommArgs};
 use crate::schedule::Signature;
 use crate::schedule::tuning::{Choice, Protocol, choose};
+
+/// What a block of the one-rank kernel is worth being started for, and how many fill a GPU.
+const LOCAL_BYTES_PER_BLOCK: u64 = 32 << 10;
+const LOCAL_MOST_BLOCKS: u64 = 128;
 
 /// Launches a batch; all operations belong to the communicator of the first.
 pub fn launch(operations: Vec<Operation>) -> Result<()> {
@@ -39,8 +43,13 @@ fn launch_all(comm: &Arc<Comm>, operations: &[Operation], streams: &Streams) -> 
     for operation in operations {
         match operation.kind {
             Kind::Copy { from, to, bytes } => streams.main.copy(to, from, bytes as usize)?,
-            Kind::Collective { signature, send, recv } => {
-                launch_collective(comm, signature, send, recv, streams)?
+            Kind::Collective { signature, scalar, send, recv } => {
+                let collective = Collective { signature, scalar, send, recv };
+                collective.launch(comm, streams)?;
+            }
+            Kind::Local { signature, scalar, send, recv } => {
+                let collective = Collective { signature, scalar, send, recv };
+                collective.launch_local(comm, streams)?;
             }
             Kind::Message(message) => messages.push(message),
         }
@@ -48,38 +57,63 @@ fn launch_all(comm: &Arc<Comm>, operations: &[Operation], streams: &Streams) -> 
     launch_messages(comm, &messages, streams)
 }
 
-fn launch_collective(
-    comm: &Comm,
+struct Collective {
     signature: Signature,
+    scalar: Option<Scalar>,
     send: u64,
     recv: u64,
-    streams: &Streams,
-) -> Result<()> {
-    let bytes = signature.count * signature.datatype.size() as u64;
-    let Choice { protocol, grid, chunk } = choose(comm.limits(), signature.function, bytes);
-    let work = CollectiveWork {
-        comm: comm.args(&Needs::stage(protocol == Protocol::Simple))?,
-        send,
-        recv,
-        count: signature.count,
-        fingerprint: signature.fingerprint(),
-        function: signature.function as u32,
-        datatype: signature.datatype as u32,
-        op: signature.reduction as u32,
-        root: signature.root,
-        scalar: 0,
-        scalar_is_address: 0,
-        chunk,
-    };
-    let kernel = collective_kernel(work.function, protocol, work.datatype, work.op);
-    tracing::trace!(
-        target: "COLL",
-        "rank {}: {} of {bytes} bytes by {protocol:?}, {grid} blocks, {chunk} bytes a step",
-        comm.rank(),
-        signature.function.name()
-    );
-    comm.record(Record { fingerprint: work.fingerprint, bytes, grid, ..streams.record() });
-    comm.kernels().get(kernel).launch(grid, &work, streams.main)
+}
+
+impl Collective {
+    fn launch(&self, comm: &Comm, streams: &Streams) -> Result<()> {
+        let bytes = self.bytes();
+        let Choice { protocol, grid, chunk } = choose(comm.limits(), self.signature.function, bytes);
+        let work = self.work(comm.args(&Needs::stage(protocol == Protocol::Simple))?, chunk);
+        let kernel = collective_kernel(work.function, protocol, work.datatype, work.op);
+        tracing::trace!(
+            target: "COLL",
+            "rank {}: {} of {bytes} bytes by {protocol:?}, {grid} blocks, {chunk} bytes a step",
+            comm.rank(),
+            self.signature.function.name()
+        );
+        comm.record(Record { fingerprint: work.fingerprint, bytes, grid, ..streams.record() });
+        comm.kernels().get(kernel).launch(grid, &work, streams.main)
+    }
+
+    /// A communicator of one rank: only its own data, prepared.
+    fn launch_local(&self, comm: &Comm, streams: &Streams) -> Result<()> {
+        let bytes = self.bytes();
+        let grid = bytes.div_ceil(LOCAL_BYTES_PER_BLOCK).clamp(1, LOCAL_MOST_BLOCKS) as u32;
+        let work = self.work(comm.args(&Needs::default())?, 16);
+        comm.record(Record { fingerprint: work.fingerprint, bytes, grid, ..streams.record() });
+        comm.kernels().get(KERNEL_LOCAL).launch(grid, &work, streams.main)
+    }
+
+    fn bytes(&self) -> u64 {
+        self.signature.count * self.signature.datatype.size() as u64
+    }
+
+    fn work(&self, comm: CommArgs, chunk: u32) -> CollectiveWork {
+        let (scalar, scalar_is_address) = match self.scalar {
+            None => (0, 0),
+            Some(Scalar::Value(bits)) => (bits, 0),
+            Some(Scalar::Device(address)) => (address, 1),
+        };
+        CollectiveWork {
+            comm,
+            send: self.send,
+            recv: self.recv,
+            count: self.signature.count,
+            fingerprint: self.signature.fingerprint(),
+            function: self.signature.function as u32,
+            datatype: self.signature.datatype as u32,
+            op: self.signature.reduction as u32,
+            root: self.signature.root,
+            scalar,
+            scalar_is_address,
+            chunk,
+        }
+    }
 }
 
 /// The distinct streams of a batch.

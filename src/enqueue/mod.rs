@@ -12,7 +12,7 @@ use std::sync::Arc;
 pub use launch::launch;
 pub use validate::{prepare, prepare_message};
 
-use crate::comm::Comm;
+use crate::comm::{Comm, Scalar};
 use crate::gpu::stream::CallerStream;
 pub use crate::schedule::Function;
 use crate::schedule::Signature;
@@ -55,8 +55,17 @@ pub struct Operation {
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Kind {
+    /// `scalar` belongs to a pre-multiplied sum.
     Collective {
         signature: Signature,
+        scalar: Option<Scalar>,
+        send: u64,
+        recv: u64,
+    },
+    /// A collective of one rank that has to calculate.
+    Local {
+        signature: Signature,
+        scalar: Option<Scalar>,
         send: u64,
         recv: u64,
     },

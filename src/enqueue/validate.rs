@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{Call, Kind, Message, Operation, PointToPoint};
-use crate::comm::Comm;
+use crate::comm::{Comm, Scalar};
 use crate::error::{Error, Result};
 use crate::gpu::context::check_buffer;
 use crate::gpu::stream::CallerStream;
@@ -16,7 +16,8 @@ pub fn prepare(comm: &Arc<Comm>, call: Call) -> Result<Vec<Operation>> {
     let (rank, nranks) = (comm.rank() as u64, comm.nranks() as u64);
     let root = if call.function.has_root() { in_range(comm, "root", call.root)? } else { 0 };
     let datatype = datatype(call.datatype)?;
-    let reduction = if call.function.reduces() { reduction(call.op)? } else { Reduction::Sum };
+    let (reduction, scalar) =
+        if call.function.reduces() { reduction(comm, call.op, datatype)? } else { (Reduction::Sum, None) };
     if call.count == 0 {
         return Ok(Vec::new());
     }
@@ -44,6 +45,11 @@ pub fn prepare(comm: &Arc<Comm>, call: Call) -> Result<Vec<Operation>> {
         operation(Kind::Message(Message { peer: peer as u32, is_send, buffer, bytes }))
     };
     let (send, recv) = (call.send, call.recv);
+    let signature =
+        Signature { function: call.function, datatype, reduction, root, count: call.count as u64 };
+    if nranks == 1 && scalar.is_some() {
+        return Ok(vec![operation(Kind::Local { signature, scalar, send, recv })]);
+    }
     if nranks == 1 {
         // One rank: every collective is a copy of its own data. An average of one value is the value.
         let copy = (send != recv).then(|| operation(Kind::Copy { from: send, to: recv, bytes }));
@@ -75,10 +81,7 @@ pub fn prepare(comm: &Arc<Comm>, call: Call) -> Result<Vec<Operation>> {
                 operations.push(message(peer, true, send + peer * bytes));
             }
         }
-        function => {
-            let signature = Signature { function, datatype, reduction, root, count: call.count as u64 };
-            operations.push(operation(Kind::Collective { signature, send, recv }));
-        }
+        _ => operations.push(operation(Kind::Collective { signature, scalar, send, recv })),
     }
     Ok(operations)
 }
@@ -108,12 +111,23 @@ fn datatype(raw: i32) -> Result<DataType> {
     DataType::from_raw(raw).ok_or_else(|| Error::argument(format!("datatype is {raw}, nccl.h knows 0 to 11")))
 }
 
-fn reduction(raw: i32) -> Result<Reduction> {
-    Reduction::from_raw(raw).ok_or_else(|| {
+fn reduction(comm: &Comm, raw: i32, datatype: DataType) -> Result<(Reduction, Option<Scalar>)> {
+    if let Some(builtin) = Reduction::from_raw(raw) {
+        return Ok((builtin, None));
+    }
+    let made = comm.operation(raw).ok_or_else(|| {
         Error::argument(format!(
             "op is {raw}: nccl.h knows 0 to 4, and this communicator has no operation of its own with that number"
         ))
-    })
+    })?;
+    if made.datatype != datatype {
+        return Err(Error::argument(format!(
+            "op {raw} was made for {}, the call's datatype is {}",
+            made.datatype.name(),
+            datatype.name()
+        )));
+    }
+    Ok((Reduction::PreMulSum, Some(made.scalar)))
 }
 
 fn bytes(count: usize, datatype: DataType) -> Result<u64> {

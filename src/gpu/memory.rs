@@ -124,6 +124,20 @@ impl Memory {
         self.address
     }
 
+    /// Lets another device of this process use GPU memory.
+    pub fn allow(&self, ordinal: i32) -> Result<()> {
+        match &self.kind {
+            Kind::Virtual(virtual_) => virtual_.allow(ordinal),
+            // Legacy allocations are used by enabling peer access between contexts, which is the program's own choice.
+            Kind::Legacy | Kind::Host { .. } => Ok(()),
+        }
+    }
+
+    /// Waits for the work of the device that may still use the memory.
+    pub fn finish_users(&self) -> Result<()> {
+        self.context.synchronize()
+    }
+
     pub fn bytes(&self) -> usize {
         self.bytes
     }
@@ -295,19 +309,23 @@ impl Virtual {
             mapped.address = 0;
             return Err(error);
         }
+        mapped.allow(context.device().ordinal)?;
+        Ok(mapped)
+    }
+
+    fn allow(&self, ordinal: i32) -> Result<()> {
         let access = sys::CUmemAccessDesc {
             location: sys::CUmemLocation {
                 type_: sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE,
-                id: context.device().ordinal,
+                id: ordinal,
             },
             flags: sys::CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
         };
         // SAFETY: the range is mapped.
         check(
-            unsafe { sys::cuMemSetAccess(mapped.address, bytes, &access, 1) },
-            &format!("cuMemSetAccess for device {}", context.device().ordinal),
-        )?;
-        Ok(mapped)
+            unsafe { sys::cuMemSetAccess(self.address, self.bytes, &access, 1) },
+            &format!("cuMemSetAccess for device {ordinal}"),
+        )
     }
 
     fn export(&self) -> Result<OwnedFd> {

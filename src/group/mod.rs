@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use crate::comm::{self, Comm, Config, InitJob, Publish};
+use crate::comm::{self, Comm, Config, InitJob, Publish, SplitJob};
 use crate::enqueue::{self, Call, Operation, PointToPoint};
 use crate::error::{Error, Result};
 
@@ -18,6 +18,7 @@ use crate::error::{Error, Result};
 struct Group {
     depth: u32,
     inits: Vec<InitJob>,
+    splits: Vec<SplitJob>,
     operations: Vec<Operation>,
     failure: Option<Error>,
 }
@@ -46,7 +47,7 @@ pub fn end() -> Result<()> {
     if let Some(failure) = group.failure {
         return Err(failure);
     }
-    bring_up(group.inits)?;
+    bring_up(group.inits, group.splits)?;
     launch(group.operations)
 }
 
@@ -82,7 +83,7 @@ pub fn init_all(devices: &[i32]) -> Result<Vec<usize>> {
         let handles = handles.clone();
         Box::new(move |handle| handles.lock()[rank] = handle)
     })?;
-    let brought_up = bring_up(jobs);
+    let brought_up = bring_up(jobs, Vec::new());
     let handles = std::mem::take(&mut *handles.lock());
     brought_up.inspect_err(|_| {
         for handle in handles.iter().filter(|handle| **handle != 0) {
@@ -91,6 +92,19 @@ pub fn init_all(devices: &[i32]) -> Result<Vec<usize>> {
         }
     })?;
     Ok(handles)
+}
+
+/// Makes children of `comm`'s ranks by colour; see [`SplitJob`]. Blocks until the child is ready, or, inside a group, leaves that to the outermost end.
+pub fn split(comm: &Arc<Comm>, color: i32, key: i32, config: Option<Config>, publish: Publish) -> Result<()> {
+    let job = SplitJob::new(comm.clone(), color, key, config, publish)?;
+    let job = GROUP.with_borrow_mut(|group| {
+        if group.depth == 0 {
+            return Some(job);
+        }
+        group.splits.push(job);
+        None
+    });
+    job.map_or(Ok(()), SplitJob::run)
 }
 
 pub fn collective(comm: &Arc<Comm>, call: Call) -> Result<()> {
@@ -114,12 +128,27 @@ fn submit(mut operations: Vec<Operation>) -> Result<()> {
     if open { Ok(()) } else { launch(operations) }
 }
 
-/// Brings up communicators that wait for each other.
-fn bring_up(mut jobs: Vec<InitJob>) -> Result<()> {
-    let Some(last) = jobs.pop() else { return Ok(()) };
+/// Brings up communicators that wait for each other: each on a thread of its own, but the children of one parent in order, as on all its
+/// ranks.
+fn bring_up(inits: Vec<InitJob>, splits: Vec<SplitJob>) -> Result<()> {
+    let mut of_parent: Vec<(*const Comm, Vec<SplitJob>)> = Vec::new();
+    for split in splits {
+        let key = Arc::as_ptr(split.parent());
+        match of_parent.iter_mut().find(|(other, _)| *other == key) {
+            Some((_, list)) => list.push(split),
+            None => of_parent.push((key, vec![split])),
+        }
+    }
+    type Task = Box<dyn FnOnce() -> Result<()> + Send>;
+    let inits = inits.into_iter().map(|job| -> Task { Box::new(|| job.run()) });
+    let splits = of_parent
+        .into_iter()
+        .map(|(_, list)| -> Task { Box::new(|| list.into_iter().try_for_each(SplitJob::run)) });
+    let mut tasks: Vec<Task> = inits.chain(splits).collect();
+    let Some(last) = tasks.pop() else { return Ok(()) };
     std::thread::scope(|scope| {
-        let others: Vec<_> = jobs.into_iter().map(|job| scope.spawn(|| job.run())).collect();
-        let own = last.run();
+        let others: Vec<_> = tasks.into_iter().map(|task| scope.spawn(task)).collect();
+        let own = last();
         let mut first = Ok(());
         for other in others {
             let result =
