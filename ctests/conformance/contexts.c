@@ -180,4 +180,21 @@ static void across(void) {
   TRY(cuStreamDestroy(stream_b));
 }
 
-SECTIONS({"primary", primary}, {"reset", reset}, {"stack", stack}, {"threads", threads}, {"across contexts", across})
+// A primary context that ends and begins again keeps its handle: is there anything to tell the two by?
+static void lives(void) {
+  CUcontext context = start(), again = NULL;
+  unsigned long long first = 0, second = 0, third = 0;
+  MUST(cuCtxGetId(NULL, &first));
+  MUST(cuDevicePrimaryCtxRelease(0));
+  TRY(cuCtxGetId(context, &second));
+  MUST(cuDevicePrimaryCtxRetain(&again, 0));
+  TRY(cuCtxGetId(again, &second));
+  say("  handle %s, id %s", again == context ? "kept" : "changed", second == first ? "kept" : "changed");
+  MUST(cuDevicePrimaryCtxReset(0));
+  MUST(cuDevicePrimaryCtxRetain(&again, 0));
+  TRY(cuCtxGetId(again, &third));
+  say("  after a reset: handle %s, id %s", again == context ? "kept" : "changed", third == second ? "kept" : "changed");
+}
+
+SECTIONS({"primary", primary}, {"reset", reset}, {"stack", stack}, {"threads", threads}, {"across contexts", across},
+         {"lives of a primary context", lives})

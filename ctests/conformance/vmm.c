@@ -132,6 +132,8 @@ static void mapping(void) {
   TRY(cuMemUnmap(p, GRANULE));
   TRY(cuMemRelease(handle));
   TRY(cuMemsetD8(q, 1, 16));
+  // The set must not meet memory that is gone.
+  MUST(cuCtxSynchronize());
   TRY(cuMemAddressFree(p, 8 * (size_t)GRANULE));
   TRY(cuMemUnmap(q, 3 * (size_t)GRANULE));
   TRY(cuMemUnmap(q, GRANULE));
