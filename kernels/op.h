@@ -23,6 +23,8 @@ struct Shared {
   uint32_t chain;
   uint64_t own;
   uint32_t launch;
+  // What the running lane's counter held when it was taken.
+  uint32_t counter;
   // How the block's share is cut (two_shot.h).
   uint64_t low, high;
   uint32_t rounds, piece;

@@ -184,28 +184,26 @@ FN bool check_size(LaneOp& op) {
   return go;
 }
 
-FN void finish_launch(const MessageWork& work, uint32_t launch) {
-  if (block_id() == 0 && tid() == 0) store_relaxed(&host_of(work.comm)->completed, launch);
+FN void finish_launch(const MessageWork& work) {
+  if (block_id() == 0 && tid() == 0) store_relaxed(&host_of(work.comm)->completed, shared<Shared>().launch);
 }
 
 FN void messages(const MessageWork& work) {
   Lane lane = lane_of(work);
   LaneOp op(work.comm, lane);
   Shared& s = shared<Shared>();
-  uint32_t launch = 0;
-  if (block_id() == 0 && tid() == 0) launch = 1 + add_relaxed_device(&state_of(op.c)->launches, 1);
+  if (block_id() == 0 && tid() == 0) s.launch = 1 + add_relaxed_device(&state_of(op.c)->launches, 1);
   if (lane.peer == op.c.rank) {
     copy_lane(work, lane);
-    return finish_launch(work, launch);
+    return finish_launch(work);
   }
   uint64_t place = lane_address(op.c, lane.is_send, lane.peer, lane.channel);
-  uint32_t counter = 0;
   if (tid() == 0) {
     prepare_shared();
     s.chain = 0;
     s.sequence = 0;
     s.own = 0;
-    counter = take_counter(op, (uint32_t*)place);
+    s.counter = take_counter(op, (uint32_t*)place);
   }
   barrier();
   op.failed = s.failed != 0;
@@ -243,6 +241,6 @@ FN void messages(const MessageWork& work) {
   uint32_t high[4] = {op.state.ll_steps, op.state.ll_known, 0, 0};
   store16(place, low);
   store16(place + 16, high);
-  store_release_device((uint32_t*)place, next_count(counter));
-  finish_launch(work, launch);
+  store_release_device((uint32_t*)place, next_count(s.counter));
+  finish_launch(work);
 }
