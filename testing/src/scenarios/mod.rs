@@ -1,0 +1,60 @@
+//! What ranks do: one function per scenario, found by name. Each runs on every rank of a team.
+
+mod bits;
+mod capture;
+mod large;
+mod lifecycle;
+mod matrix;
+mod messages;
+mod mismatch;
+mod misuse;
+mod misuse_init;
+mod order;
+mod ports;
+mod sequences;
+mod slow;
+mod streams;
+mod survivor;
+
+use crate::driver::Outcome;
+use crate::rank::Rank;
+
+pub type Scenario = fn(&Rank) -> Outcome<String>;
+
+const ALL: &[(&str, Scenario)] = &[
+    ("matrix", matrix::run),
+    ("specials", matrix::specials),
+    ("large", large::run),
+    ("bits", bits::run),
+    ("slow_broadcast", slow::broadcast),
+    ("sequences", sequences::run),
+    ("opposite_messages", messages::opposite),
+    ("many_messages", messages::many),
+    ("empty_messages", messages::empty),
+    ("random_messages", messages::random),
+    ("own_messages", messages::own),
+    ("two_comms", order::two_comms),
+    ("lazy_path", order::lazy_path),
+    ("streams", streams::run),
+    ("null_stream", streams::null_stream),
+    ("current_device", streams::current_device),
+    ("capture", capture::run),
+    ("capture_first", capture::first),
+    ("capture_interleaved", capture::interleaved),
+    ("init_all", lifecycle::init_all),
+    ("group_init", lifecycle::group_init),
+    ("queries", lifecycle::queries),
+    ("many_comms", lifecycle::many_comms),
+    ("concurrent_init", lifecycle::concurrent_init),
+    ("exit_without_destroy", lifecycle::exit_without_destroy),
+    ("abort", lifecycle::abort),
+    ("survivor", survivor::run),
+    ("misuse", misuse::run),
+    ("misuse_init", misuse_init::run),
+    ("mismatch", mismatch::run),
+    ("port_scan", ports::run),
+];
+
+pub fn find(name: &str) -> Option<Scenario> {
+    ALL.iter().find(|(known, _)| *known == name).map(|(_, scenario)| *scenario)
+}

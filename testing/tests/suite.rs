@@ -1,0 +1,131 @@
+//! Every run of the table as a test. The program `oxccl-check` makes the same runs where there is no Rust.
+
+use std::path::Path;
+
+use oxccl_testing::machine::Machine;
+use oxccl_testing::runs;
+
+fn make(name: &str) {
+    let machine = Machine::find(Path::new(env!("CARGO_BIN_EXE_oxccl-check"))).unwrap();
+    let run = runs::find(name).expect("the test names a run of the table");
+    if machine.is_real() && !run.real {
+        println!("{name} needs the emulated driver");
+        return;
+    }
+    match run.make(&machine) {
+        Ok(text) => println!("{name}: {text}"),
+        Err(why) => panic!("{name}: {why}"),
+    }
+}
+
+macro_rules! tests {
+    ($($name:ident)*) => {
+        $(#[test]
+        fn $name() {
+            make(stringify!($name));
+        })*
+
+        #[test]
+        fn every_run_is_a_test() {
+            let tests = [$(stringify!($name)),*];
+            let runs: Vec<&str> = runs::ALL.iter().map(|run| run.name).collect();
+            assert_eq!(runs, tests);
+        }
+    };
+}
+
+tests! {
+    matrix_1_rank_ll
+    matrix_1_rank_simple
+    matrix_2_ranks_ll
+    matrix_2_ranks_simple
+    matrix_3_ranks_ll
+    matrix_3_ranks_simple
+    matrix_4_ranks_ll
+    matrix_4_ranks_simple
+    matrix_8_ranks_ll
+    matrix_8_ranks_simple
+    matrix_chosen_protocol
+    special_values
+    more_than_two_to_the_31
+    same_bits_everywhere
+    fibers_64
+    fibers_64_3_ranks
+    fibers_7
+    weak_memory
+    weak_memory_3_ranks
+    host_memory_p2p_disabled
+    host_memory_in_one_process
+    no_peer_access
+    some_peer_access
+    without_vmm
+    without_fds
+    without_ipc_and_fds
+    one_process_without_vmm
+    cumem_disabled
+    other_visible_devices
+    shared_gpu_processes
+    shared_gpu_threads
+    ten_thousand_broadcasts_ll
+    ten_thousand_broadcasts_simple
+    sequence_near_2_31
+    sequence_near_2_32
+    opposite_messages
+    many_messages
+    many_messages_3_ranks
+    empty_messages
+    random_messages
+    messages_to_itself
+    two_communicators_in_opposite_order
+    first_message_while_another_communicator_waits
+    several_streams
+    null_stream
+    current_device
+    capture_every_function
+    capture_first_operation
+    capture_first_operation_of_threads
+    replay_between_calls
+    init_all
+    init_in_a_group
+    queries_and_finalize
+    many_communicators
+    concurrent_init
+    exit_without_destroy
+    abort
+    killed_ranks
+    null_communicator
+    garbage_communicator
+    stale_communicator
+    double_destroy
+    rank_out_of_range
+    two_ranks_with_one_number
+    different_nranks
+    unique_id_reused
+    unique_id_corrupted
+    unknown_type
+    unknown_op
+    unknown_root
+    unknown_peer
+    config_without_magic
+    config_of_impossible_size
+    config_out_of_range
+    config_of_other_versions
+    group_end_without_start
+    failure_in_group
+    null_data
+    host_pointer
+    buffer_of_another_device
+    count_too_large
+    gpu_memory_full
+    no_driver
+    driver_too_old
+    no_gpu
+    duplicate_gpu
+    port_scan
+    mismatched_function
+    mismatched_count
+    mismatched_type
+    mismatched_op
+    mismatched_root
+    mismatched_message
+}
