@@ -2,7 +2,8 @@
 //!
 //! Contributions are reduced in rank order. 16-bit and 8-bit floats are accumulated in 32-bit floats and rounded once, to
 //! nearest even; 8-bit floats saturate. A float average multiplies each contribution by 1/n before it is added.
-//! Integers wrap; their average divides the wrapped sum as C does. Conversions come from the `half` crate and, for
+//! Integers wrap; their average divides the wrapped sum as C does. A NaN makes maximum and minimum NaN, -0 is below +0,
+//! and NaN results have one bit pattern per type: all bits but the sign. Conversions come from the `half` crate and, for
 //! 8-bit floats, from tables made from the formats' definitions.
 
 use std::sync::LazyLock;
@@ -92,6 +93,9 @@ impl Type {
     }
 
     fn round(self, value: f32) -> u64 {
+        if value.is_nan() {
+            return self.nan();
+        }
         match self {
             Float16 => f16::from_f32(value).to_bits().into(),
             Bfloat16 => bf16::from_f32(value).to_bits().into(),
@@ -105,6 +109,7 @@ impl Type {
     /// The bits of a value that the type holds exactly.
     pub fn encode(self, value: f64) -> u64 {
         match self {
+            Float64 if value.is_nan() => self.nan(),
             Float64 => value.to_bits(),
             t if t.is_float() => t.round(value as f32),
             t if t.is_signed() => value as i64 as u64 & t.mask(),
@@ -115,6 +120,11 @@ impl Type {
     /// All bits of an element.
     pub fn mask(self) -> u64 {
         u64::MAX >> (64 - 8 * self.size())
+    }
+
+    /// The NaN that results have.
+    fn nan(self) -> u64 {
+        self.mask() >> 1
     }
 
     fn signed(self, bits: u64) -> i64 {
@@ -134,39 +144,39 @@ impl Op {
 /// The result of one element from the ranks' contributions, in rank order.
 pub fn reduce(t: Type, op: Op, contributions: &[u64]) -> u64 {
     match t {
+        _ if t.is_float() && matches!(op, Op::Max | Op::Min) => {
+            let wide = |bits: &u64| if t == Float64 { f64::from_bits(*bits) } else { t.to_f32(*bits).into() };
+            t.encode(extreme(op, contributions.iter().map(wide)))
+        }
         Float64 => {
-            let scale = 1.0 / contributions.len() as f64;
             let values = contributions.iter().map(|bits| f64::from_bits(*bits));
-            fold(op, values, scale, f64::max, f64::min).to_bits()
+            t.encode(fold(op, values, 1.0 / contributions.len() as f64))
         }
         _ if t.is_float() => {
-            let scale = 1.0 / contributions.len() as f32;
             let values = contributions.iter().map(|bits| t.to_f32(*bits));
-            t.round(fold(op, values, scale, f32::max, f32::min))
+            t.round(fold(op, values, 1.0 / contributions.len() as f32))
         }
         _ => integer(t, op, contributions),
     }
 }
 
-/// `max` and `min` prefer a number over a NaN, as the functions of C do.
-fn fold<F>(
-    op: Op,
-    mut values: impl Iterator<Item = F>,
-    scale: F,
-    max: impl Fn(F, F) -> F,
-    min: impl Fn(F, F) -> F,
-) -> F
+fn fold<F>(op: Op, mut values: impl Iterator<Item = F>, scale: F) -> F
 where
     F: Copy + std::ops::Add<Output = F> + std::ops::Mul<Output = F>,
 {
     let prepare = |value: F| if op == Op::Avg { value * scale } else { value };
     let first = prepare(values.next().expect("there is at least one rank"));
-    values.fold(first, |sum, value| match op {
-        Op::Sum | Op::Avg => sum + prepare(value),
-        Op::Prod => sum * value,
-        Op::Max => max(sum, value),
-        Op::Min => min(sum, value),
-    })
+    values.fold(first, |sum, value| if op == Op::Prod { sum * value } else { sum + prepare(value) })
+}
+
+/// The largest or smallest of the values; every float type fits into a double.
+fn extreme(op: Op, values: impl Iterator<Item = f64>) -> f64 {
+    let better = |best: f64, value: f64| match (best.total_cmp(&value).is_lt(), op) {
+        _ if best.is_nan() || value.is_nan() => f64::NAN,
+        (true, Op::Max) | (false, Op::Min) => value,
+        _ => best,
+    };
+    values.reduce(better).expect("there is at least one rank")
 }
 
 fn integer(t: Type, op: Op, contributions: &[u64]) -> u64 {
@@ -309,6 +319,21 @@ mod tests {
             reduce(Float32, Op::Avg, &[float(3.0), float(1.0), float(2.0)]),
             float(3.0f32 * (1.0 / 3.0) + 1.0 / 3.0 + 2.0 * (1.0f32 / 3.0))
         );
+    }
+
+    #[test]
+    fn nan_wins_and_zeros_are_ordered() {
+        let (nan, plus, minus) = (0xffc0_0000u64, 0u64, 0x8000_0000u64);
+        for op in Op::ALL {
+            assert_eq!(reduce(Float32, op, &[plus, nan]), 0x7fff_ffff, "{op:?}");
+            assert_eq!(reduce(Float32, op, &[nan, plus]), 0x7fff_ffff, "{op:?}");
+        }
+        for zeros in [[plus, minus], [minus, plus]] {
+            assert_eq!(reduce(Float32, Op::Max, &zeros), plus);
+            assert_eq!(reduce(Float32, Op::Min, &zeros), minus);
+        }
+        assert_eq!(reduce(Float8e5m2, Op::Max, &[0x7c, 0x3c]), 0x7b, "infinity saturates");
+        assert_eq!(reduce(Float64, Op::Min, &[2.0f64.to_bits(), (-3.0f64).to_bits()]), (-3.0f64).to_bits());
     }
 
     #[test]

@@ -1,12 +1,17 @@
 //! Every run of the table as a test. The program `oxccl-check` makes the same runs where there is no Rust.
 
+#![allow(clippy::print_stdout)] // what was checked
+
 use std::path::Path;
 
 use oxccl_testing::machine::Machine;
 use oxccl_testing::runs;
 
 fn make(name: &str) {
-    let machine = Machine::find(Path::new(env!("CARGO_BIN_EXE_oxccl-check"))).unwrap();
+    let machine = match Machine::find(Path::new(env!("CARGO_BIN_EXE_oxccl-check"))) {
+        Ok(machine) => machine,
+        Err(why) => panic!("{why}"),
+    };
     let run = runs::find(name).expect("the test names a run of the table");
     if machine.is_real() && !run.real {
         println!("{name} needs the emulated driver");
