@@ -1,5 +1,8 @@
 //! Runs a call on real buffers and compares every byte: results, inputs, and the canaries around both.
 
+use std::io::Write;
+use std::sync::LazyLock;
+
 use crate::call::{Call, Region};
 use crate::driver::{self, Outcome, Stream};
 use crate::nccl::{Comm, Nccl};
@@ -48,6 +51,16 @@ impl Image {
     }
 }
 
+/// With `OXCCL_TEST_TRACE=1`, says on the standard error what is about to run: what a run that hangs ends with.
+fn trace(call: &Call) {
+    static WANTED: LazyLock<bool> = LazyLock::new(|| std::env::var_os("OXCCL_TEST_TRACE").is_some());
+    if *WANTED {
+        let line = format!("{:?} {call:?}\n", std::time::SystemTime::now());
+        // A lost line is no failure.
+        let _ = std::io::stderr().write_all(line.as_bytes());
+    }
+}
+
 impl Checker {
     /// Room for buffers of `capacity` bytes.
     pub fn new(nccl: &'static Nccl, capacity: usize) -> Outcome<Checker> {
@@ -75,6 +88,7 @@ impl Checker {
         stream: Stream,
         make: impl FnOnce(&mut Checker, u64, u64) -> Outcome,
     ) -> Outcome {
+        trace(call);
         let size = call.t.size();
         let (send_count, recv_count) = (call.send_count(), call.recv_count());
         if send_count.max(recv_count) * size > self.capacity {

@@ -30,8 +30,8 @@ fn pair(case: &str, count: usize) -> Option<(Wrong, Wrong, &'static [&'static st
             (right, Wrong { function: "broadcast", ..right }, &["AllReduce", "Broadcast"] as &[&str])
         }
         "count" => (right, Wrong { count: count + 1, ..right }, &["count"]),
-        "type" => (right, Wrong { t: Type::Int32, ..right }, &["type"]),
-        "op" => (right, Wrong { op: Op::Max, ..right }, &["op"]),
+        "type" => (right, Wrong { t: Type::Int32, ..right }, &["ncclFloat32", "ncclInt32"]),
+        "op" => (right, Wrong { op: Op::Max, ..right }, &["ncclSum", "ncclMax"]),
         "root" => {
             let root = |root| Wrong { function: "broadcast", root, ..right };
             (root(0), root(1), &["root"])
@@ -77,6 +77,11 @@ pub fn run(rank: &Rank) -> Outcome<String> {
         driver::synchronize(stream)?;
         let code = enqueue(rank, wrong, area, comm, stream);
         nccl.ok("the call itself", comm, code)?;
+        if case == "root" {
+            // Each is the root of its own broadcast and waits for nobody: the next operation shows it.
+            let code = nccl.all_reduce(area, area, 4, 7, 0, comm, stream);
+            nccl.ok("the next call", comm, code)?;
+        }
         let deadline = Instant::now() + Duration::from_secs(20);
         let mut state = nccl.async_error(comm);
         while state == SUCCESS && Instant::now() < deadline {
@@ -87,6 +92,8 @@ pub fn run(rank: &Rank) -> Outcome<String> {
         let mut all = vec![name.as_str()];
         all.extend(words);
         refused(rank, &format!("{case} of {count}"), comm, state, &[INVALID_USAGE, REMOTE], &all)?;
+        // An abort is news for the others, too: first all have their own.
+        rank.barrier()?;
         // The kernel leaves by itself; later calls are refused.
         driver::synchronize(stream)?;
         let code = nccl.all_reduce(area, area, 4, 7, 0, comm, stream);

@@ -35,6 +35,9 @@ pub fn run(rank: &Rank) -> Outcome<String> {
     let stream = rank.enter()?;
     // Where ranks share a device on purpose, no communicator of all of them can stand by.
     let bystander = if case == "duplicate_gpu" { None } else { Some(rank.init()?) };
+    if case == "duplicate_gpu" {
+        driver::enter(0)?;
+    }
     let context = driver::current_context()?;
     match case {
         "rank_out_of_range" => rank_out_of_range(rank)?,
@@ -246,7 +249,6 @@ fn memory_full(rank: &Rank) -> Outcome {
 
 fn duplicate_gpu(rank: &Rank) -> Outcome {
     let uuid = driver::device_uuid(0)?;
-    driver::enter(0)?;
     let id = rank.shared_id()?;
     let words = ["rank 0|ranks 0", "1", &uuid, "NCCL_MULTI_RANK_GPU_ENABLE"];
     fails(rank, "duplicate GPU", rank.nranks, id, rank.rank as i32, &[INVALID_USAGE], &words)?;
