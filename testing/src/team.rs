@@ -17,6 +17,9 @@ use crate::control::{self, pack, read_frame, write_frame};
 use crate::driver::Outcome;
 use crate::machine::Machine;
 
+/// How long the other ranks go on when one has failed.
+const GRACE: Duration = Duration::from_secs(5);
+
 /// What a scenario needs to run.
 #[derive(Debug, Clone)]
 pub struct Team {
@@ -71,7 +74,17 @@ impl Team {
     /// Runs to the end; every rank must succeed. Returns what the ranks reported.
     pub fn run(&self, machine: &Machine) -> Outcome<Vec<String>> {
         let mut running = self.start(machine)?;
-        while running.next(None).is_some() {}
+        while let Some(event) = running.next(None) {
+            // The others may wait for a rank that failed until their time is over: their errors are worth a moment.
+            let failed = match event {
+                Event::Report { rank } => matches!(running.ranks[rank].report, Some(Err(_))),
+                Event::Gone { .. } => true,
+                Event::Mark { .. } => false,
+            };
+            if failed {
+                running.deadline = running.deadline.min(Instant::now() + GRACE);
+            }
+        }
         let ends = running.finish();
         let failed: Vec<String> =
             ends.iter().enumerate().filter_map(|(rank, end)| end.failure(rank)).collect();
@@ -97,7 +110,7 @@ impl Team {
             ranks: (0..total).map(|_| RankState::default()).collect(),
             sockets: Arc::new(Mutex::new((0..total).map(|_| None).collect())),
             events,
-            deadline: Instant::now() + self.limit,
+            deadline: Instant::now() + limit(self.limit),
             timed_out: false,
         };
         let mut first = 0;
@@ -127,6 +140,12 @@ impl Team {
         accept(listener, running.sockets.clone(), sender);
         Ok(running)
     }
+}
+
+/// `OXCCL_TEST_LIMIT` is another limit for every team, in seconds: short to look for a hang, long for a slow machine.
+fn limit(usual: Duration) -> Duration {
+    let given = std::env::var("OXCCL_TEST_LIMIT").ok().and_then(|text| text.parse().ok());
+    given.map_or(usual, Duration::from_secs)
 }
 
 impl std::fmt::Display for Team {

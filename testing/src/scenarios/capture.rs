@@ -2,13 +2,26 @@
 
 use crate::call::{Call, Function};
 use crate::check::{Checker, Shift};
-use crate::driver::{self, CaptureMode, Outcome};
+use crate::driver::{self, CaptureMode, Graph, Outcome, Stream};
 use crate::nccl::Config;
 use crate::pattern::{Pattern, Values};
 use crate::rank::Rank;
 use crate::reference::{Op, Type};
 
 const MODES: [CaptureMode; 3] = [CaptureMode::ThreadLocal, CaptureMode::Global, CaptureMode::Relaxed];
+
+/// Captures while no other rank of the process does anything else: in the global mode, their calls could not be.
+fn capture(
+    rank: &Rank,
+    stream: Stream,
+    mode: CaptureMode,
+    enqueue: impl FnOnce() -> Outcome,
+) -> Outcome<Graph> {
+    rank.barrier()?;
+    let graph = driver::capture(stream, mode, enqueue);
+    rank.barrier()?;
+    graph
+}
 
 /// Each function in each mode; the graph is launched several times, on fresh data each time.
 pub fn run(rank: &Rank) -> Outcome<String> {
@@ -33,7 +46,7 @@ pub fn run(rank: &Rank) -> Outcome<String> {
                                 Some(graph) => graph,
                                 None => {
                                     let enqueue = || call(1).enqueue(nccl, comm, stream, send, recv);
-                                    graph.insert(driver::capture(stream, mode, enqueue)?)
+                                    graph.insert(capture(rank, stream, mode, enqueue)?)
                                 }
                             };
                             graph.launch(stream)?;
@@ -100,7 +113,7 @@ pub fn first(rank: &Rank) -> Outcome<String> {
                 checker
                     .run_with(&call, Shift::default(), stream, |checker, send, recv| {
                         let graph =
-                            driver::capture(stream, mode, || call.enqueue(nccl, comm, stream, send, recv))?;
+                            capture(rank, stream, mode, || call.enqueue(nccl, comm, stream, send, recv))?;
                         graph.launch(stream)?;
                         checker.settle(comm, stream)
                     })

@@ -16,7 +16,9 @@ pub fn run(rank: &Rank) -> Outcome<String> {
     let comm = rank.init()?;
     let area = driver::alloc(COUNT + 2 * PAD)?;
     let buffer = area + PAD as u64;
-    driver::set(area, CANARY, COUNT + 2 * PAD, stream)?;
+    for at in [area, buffer + COUNT as u64] {
+        driver::set(at, CANARY, PAD, stream)?;
+    }
     let fill = |pattern: &Pattern| {
         each_chunk(|from, bytes| {
             pattern.fill(from, bytes);
@@ -40,21 +42,21 @@ pub fn run(rank: &Rank) -> Outcome<String> {
     nccl.ok("ncclAllReduce", comm, code)?;
     driver::synchronize(stream)?;
     nccl.ok("the communicator's state", comm, nccl.async_error(comm))?;
-    compare(&Pattern::result(t, Op::Sum, rank.nranks, Values::Numbers), "all-reduce")?;
+    let result = Pattern::result(t, Op::Sum, rank.nranks, Values::Numbers);
+    compare(&result, "all-reduce")?;
 
-    // The last rank sends to rank 0, which holds the all-reduce's result until then.
+    // The last rank sends its result to rank 0, which no longer has it.
     let last = rank.nranks - 1;
-    let message = Pattern::raw(last, 0, 1);
     if rank.rank == last {
-        fill(&message)?;
         nccl.ok("ncclSend", comm, nccl.send(buffer, COUNT, t.code(), 0, comm, stream))?;
     } else if rank.rank == 0 {
+        driver::set(buffer, 0, COUNT, stream)?;
         nccl.ok("ncclRecv", comm, nccl.recv(buffer, COUNT, t.code(), last as i32, comm, stream))?;
     }
     driver::synchronize(stream)?;
     nccl.ok("the communicator's state", comm, nccl.async_error(comm))?;
     if rank.rank == 0 {
-        compare(&message, "message")?;
+        compare(&result, "message")?;
     }
     for at in [area, buffer + COUNT as u64] {
         let mut pad = [0; PAD];
