@@ -77,7 +77,7 @@ pub(super) fn release(comm: Arc<Comm>, error: Option<Error>) {
     let bootstrap = comm.bootstrap.lock().take();
     let reason = error.clone();
     // Kernels of graphs that outlive the handle must not wait for ever.
-    comm.poison(reason.unwrap_or_else(|| Error::usage("the communicator was destroyed")));
+    comm.poison(reason.unwrap_or_else(|| Error::usage("the communicator was destroyed")), || ());
     match (bootstrap, error) {
         // An abort does not wait for the others to hear of it.
         (Some(bootstrap), Some(error)) => on_worker(move || {
@@ -98,7 +98,7 @@ fn leave(bootstrap: Arc<Bootstrap>, how: fn(Bootstrap)) {
 }
 
 /// Runs `closure` on a thread of its own, which may block; here if there is none to be had.
-fn on_worker(closure: impl FnOnce() + Send + 'static) {
+pub(super) fn on_worker(closure: impl FnOnce() + Send + 'static) {
     let closure = Arc::new(parking_lot::Mutex::new(Some(closure)));
     let run = {
         let closure = closure.clone();

@@ -212,18 +212,20 @@ impl Comm {
 
     /// Poisons the communicator and says so: the first failure stays, and kernels stop waiting.
     pub(crate) fn fail(&self, error: Error) {
-        if self.poison(error.clone()) {
-            tracing::warn!(target: "INIT", "rank {} of communicator {}: {error}", self.rank, self.name);
-            self.last_error.set(error.message());
+        let message = error.message().to_owned();
+        if self.poison(error, || self.last_error.set(&message)) {
+            tracing::warn!(target: "INIT", "rank {} of communicator {}: {message}", self.rank, self.name);
         }
     }
 
-    /// Poisons the communicator; false when it was poisoned before.
-    fn poison(&self, error: Error) -> bool {
+    /// Poisons the communicator, after `describe`, if it is the first time; false when it was poisoned before.
+    fn poison(&self, error: Error, describe: impl FnOnce()) -> bool {
         let mut failure = self.failure.lock();
         let first = failure.is_none();
         if first {
             *failure = Some(error);
+            // Whoever sees the state asks for the sentence next.
+            describe();
             // Release: whoever sees the flag finds the failure.
             self.failed.store(true, Ordering::Release);
         }
@@ -244,7 +246,7 @@ impl Comm {
         }
         let Some(report) = self.host.error() else { return };
         let (finder, peer, sequence) = (report.finder, report.peer, report.sequence);
-        self.fail(match report.code {
+        let error = match report.code {
             // A kernel only repeats what the host asked for.
             ERROR_ABORTED => return,
             ERROR_MESSAGE_SIZE => Error::usage(format!(
@@ -262,6 +264,11 @@ impl Comm {
                 Signature::describe(report.own),
                 Signature::describe(report.theirs)
             )),
-        });
+        };
+        self.fail(error.clone());
+        // A peer whose part ended before the mismatch showed looks at nothing any more: it is told. That may take a while.
+        if let Some(bootstrap) = self.bootstrap.lock().clone() {
+            end::on_worker(move || bootstrap.fail(&error));
+        }
     }
 }
