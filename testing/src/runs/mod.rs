@@ -181,7 +181,7 @@ pub const ALL: &[Run] = &[
     }),
     emulated("cumem_disabled", |m| small(m, &[1, 1], |team| team.env("NCCL_CUMEM_ENABLE", 0))),
     emulated("other_visible_devices", |m| {
-        let teams = [["0", "1", "2"], ["2", "0", "5"], ["3,1", "1,3", "0,1,2,3"]].map(|devices| {
+        let teams = [["0", "1", "2"], ["2", "0", "5"], ["3,1", "0,2", "4,5,6,7"]].map(|devices| {
             let team = processes("matrix", 3).arg("set", "small").arg("large", "ll");
             let first = [0, 1, 2].map(|process| devices[process]);
             first
@@ -189,7 +189,7 @@ pub const ALL: &[Run] = &[
                 .enumerate()
                 .fold(team, |team, (process, list)| team.env_of(process, "CUDA_VISIBLE_DEVICES", list))
         });
-        // The last list gives each process another device as its first: rank 0 has 3, rank 1 sees 3 as its second.
+        // In the last, ranks use their process's first, second and third device, which the others do not see.
         all(m, teams.into_iter().collect())
     }),
     emulated("shared_gpu_processes", |m| {
