@@ -188,6 +188,30 @@ pub fn sleep(stream: Stream, micros: usize) -> Outcome {
 
 /// Captures what `enqueue` puts on the stream. The capture is ended also when it fails, and its error comes first.
 pub fn capture(stream: Stream, mode: CaptureMode, enqueue: impl FnOnce() -> Outcome) -> Outcome<Graph> {
+    capture_only(stream, mode, enqueue)?.instantiate()
+}
+
+/// A captured graph that is not executable yet.
+#[derive(Debug)]
+pub struct Captured(usize);
+
+impl Captured {
+    pub fn instantiate(self) -> Outcome<Graph> {
+        let mut exec = ptr::null_mut();
+        let graph = self.0 as sys::CUgraph;
+        let made = cu!(cuGraphInstantiateWithFlags(&mut exec, graph, 0));
+        cu!(cuGraphDestroy(graph))?;
+        made?;
+        Ok(Graph(exec as usize))
+    }
+}
+
+/// The capture alone.
+pub fn capture_only(
+    stream: Stream,
+    mode: CaptureMode,
+    enqueue: impl FnOnce() -> Outcome,
+) -> Outcome<Captured> {
     let mode = match mode {
         CaptureMode::Global => sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL,
         CaptureMode::ThreadLocal => sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL,
@@ -199,11 +223,7 @@ pub fn capture(stream: Stream, mode: CaptureMode, enqueue: impl FnOnce() -> Outc
     let ended = cu!(cuStreamEndCapture(stream.raw(), &mut graph));
     enqueued?;
     ended?;
-    let mut exec = ptr::null_mut();
-    let made = cu!(cuGraphInstantiateWithFlags(&mut exec, graph, 0));
-    cu!(cuGraphDestroy(graph))?;
-    made?;
-    Ok(Graph(exec as usize))
+    Ok(Captured(graph as usize))
 }
 
 /// An executable graph, destroyed on drop.

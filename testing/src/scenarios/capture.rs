@@ -18,9 +18,9 @@ fn capture(
     enqueue: impl FnOnce() -> Outcome,
 ) -> Outcome<Graph> {
     rank.barrier()?;
-    let graph = driver::capture(stream, mode, enqueue);
+    let captured = driver::capture_only(stream, mode, enqueue);
     rank.barrier()?;
-    graph
+    captured?.instantiate()
 }
 
 /// Each function in each mode; the graph is launched several times, on fresh data each time.
