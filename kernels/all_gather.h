@@ -13,7 +13,7 @@ FN void all_gather_ll(const CollectiveWork& work) {
   uint64_t own = work.recv + op.c.rank * bytes;
   open(op);
   for (uint32_t k = 0; k < rounds; k++) {
-    LlStep s = ll_step(span, work.chunk, k);
+    LlStep s = ll_mutual_step(span, work.chunk, k);
     for (uint32_t i = tid(); i < s.lines; i += nthreads()) {
       uint64_t at = s.at + 8ull * i;
       Pack<2> v = load_pack<2>(work.send + at, bytes - at);

@@ -19,7 +19,7 @@ FN void all_reduce_ll(const CollectiveWork& work) {
   first = arith.prepare(first);
   open(op);
   for (uint32_t k = 0; k < rounds; k++) {
-    LlStep s = ll_step(span, work.chunk, k);
+    LlStep s = ll_mutual_step(span, work.chunk, k);
     for (uint32_t i = tid(); i < s.lines; i += nthreads()) {
       uint64_t at = s.at + 8ull * i;
       if (i != tid() || k) {

@@ -28,6 +28,8 @@ struct Shared {
   // How the block's share is cut (two_shot.h).
   uint64_t low, high;
   uint32_t rounds, piece;
+  // The channel or lane could not be taken. Thread 0 writes it before the first barrier, so that all threads see the same.
+  uint32_t refused;
   // Any thread of the block gives up. Set at once, so that others see it in their waits.
   uint32_t failed;
   uint32_t group_failed[MAX_GROUPS];
@@ -256,9 +258,10 @@ FN void open(Collective& op) {
     if (op.channel == 0) s.launch = 1 + add_relaxed_device(&state->launches, 1);
     s.sequence = next_count(take_counter(op, &state->channels[op.channel]));
     if (op.channel == 0) s.chain = chained(load_weak4((uint64_t)&state->chain), s.own);
+    s.refused = op.failed;
   }
   barrier();
-  op.failed = s.failed != 0;
+  op.failed = s.refused != 0;
   // The last threads: the first ones have the first data to push.
   uint32_t helpers = header_threads();
   if (op.channel != 0 || op.failed || tid() + helpers < nthreads()) return;

@@ -42,6 +42,14 @@ FN uint32_t ll_steps(const Span& span, uint32_t chunk) {
   return (uint32_t)((span.high - span.low + chunk - 1) / chunk);
 }
 
+// The same in a mutual operation. A last step with fewer lines than the one before it says nothing of that step's other lines, which
+// other threads read: they come together first, so that its arrival says that all of the step before was read.
+FN LlStep ll_mutual_step(const Span& span, uint32_t chunk, uint32_t k) {
+  LlStep s = ll_step(span, chunk, k);
+  if (k > 0 && s.lines < (chunk + 7) / 8) barrier();
+  return s;
+}
+
 // Whether the place of step `step` to peer p is free, for this thread, waiting if not known. `sent` are the steps before this operation.
 // Where every rank receives from all it sends to (`mutual`), all but an operation's first step are known to be free.
 FN void ll_credit(Collective& op, uint32_t p, const FifoState& f, uint32_t step, bool mutual) {

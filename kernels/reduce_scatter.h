@@ -14,7 +14,7 @@ FN void reduce_scatter_ll(const CollectiveWork& work) {
   uint32_t rounds = ll_steps(span, work.chunk);
   open(op);
   for (uint32_t k = 0; k < rounds; k++) {
-    LlStep s = ll_step(span, work.chunk, k);
+    LlStep s = ll_mutual_step(span, work.chunk, k);
     for (uint32_t i = tid(); i < s.lines; i += nthreads()) {
       uint64_t at = s.at + 8ull * i;
       for (uint32_t p = 0; p < op.c.nranks; p++) {

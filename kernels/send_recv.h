@@ -204,9 +204,10 @@ FN void messages(const MessageWork& work) {
     s.sequence = 0;
     s.own = 0;
     s.counter = take_counter(op, (uint32_t*)place);
+    s.refused = op.failed;
   }
   barrier();
-  op.failed = s.failed != 0;
+  op.failed = s.refused != 0;
   uint32_t v[8];
   load_pair(place, v);
   op.state = {0, v[1], v[2], v[3], v[4], v[5], {0, 0}};
