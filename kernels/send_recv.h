@@ -10,10 +10,10 @@
 
 // A thread's view of the running lane.
 struct LaneOp : Op {
-  Lane lane;
+  uint32_t peer;
   LaneState state;
 
-  METHOD LaneOp(const CommArgs& comm, const Lane& l) : Op(comm), lane(l) { channel = l.channel; }
+  METHOD LaneOp(const CommArgs& comm, const Lane& l) : Op(comm), peer(l.peer) { channel = l.channel; }
 };
 
 // Thread 0 waits until `done`, all learn the outcome. A second barrier has to come before the next call.
@@ -22,7 +22,7 @@ FN bool lane_wait(LaneOp& op, Done done) {
   Shared& s = shared<Shared>();
   if (tid() == 0) {
     uint32_t turns = 0;
-    while (!op.failed && !done()) spin(op, op.lane.peer, turns);
+    while (!op.failed && !done()) spin(op, op.peer, turns);
     if (op.failed) s.group_failed[0] = 1;
   }
   barrier();
@@ -73,7 +73,7 @@ FN uint64_t p2p_ll_slot(const CommArgs& c, uint64_t base, uint32_t sender, uint3
 }
 
 FN void send_ll(LaneOp& op, const Message& m) {
-  uint32_t peer = op.lane.peer, chunk = op.c.p2p_ll_chunk, steps = message_steps(m.bytes, chunk);
+  uint32_t peer = op.peer, chunk = op.c.p2p_ll_chunk, steps = message_steps(m.bytes, chunk);
   for (uint32_t k = 0; k < steps && !op.failed; k++) {
     uint32_t step = op.state.ll_steps + 1 + k;
     uint32_t wanted = ll_wraps(step - 1) ? step - 1 : step - P2P_LL_SLOTS;
@@ -94,7 +94,7 @@ FN void send_ll(LaneOp& op, const Message& m) {
 }
 
 FN void recv_ll(LaneOp& op, const Message& m) {
-  uint32_t peer = op.lane.peer, chunk = op.c.p2p_ll_chunk, steps = message_steps(m.bytes, chunk);
+  uint32_t peer = op.peer, chunk = op.c.p2p_ll_chunk, steps = message_steps(m.bytes, chunk);
   for (uint32_t k = 0; k < steps; k++) {
     uint32_t step = op.state.ll_steps + 1 + k, flag = ll_flag(step);
     uint64_t slot = p2p_ll_slot(op.c, local_base(op.c, peer), sender_index(peer, op.c.rank), step);
@@ -129,7 +129,7 @@ FN uint64_t p2p_slot(const LaneOp& op, uint64_t region, uint32_t step) {
 FN void send_simple(LaneOp& op, const Message& m) {
   Span span = lane_span(m, op.channel);
   Group g = whole_block();
-  uint32_t peer = op.lane.peer;
+  uint32_t peer = op.peer;
   uint64_t at = span.low;
   while (at < span.high) {
     uint32_t step = op.state.steps + 1, wanted = step - SIMPLE_SLOTS;
@@ -153,7 +153,7 @@ FN void send_simple(LaneOp& op, const Message& m) {
 FN void recv_simple(LaneOp& op, const Message& m) {
   Span span = lane_span(m, op.channel);
   Group g = whole_block();
-  uint32_t peer = op.lane.peer;
+  uint32_t peer = op.peer;
   uint64_t at = span.low;
   while (at < span.high) {
     uint32_t step = op.state.steps + 1;
@@ -174,11 +174,11 @@ FN void tell_size(LaneOp& op) {
   if (op.channel != 0 || tid() != 0) return;
   uint32_t line[4];
   header_line(line);
-  store_line(header_place(mailbox_to(op.c, op.lane.peer)->p2p_headers), line);
+  store_line(header_place(mailbox_to(op.c, op.peer)->p2p_headers), line);
 }
 FN bool check_size(LaneOp& op) {
   if (op.channel != 0) return true;
-  uint32_t peer = op.lane.peer;
+  uint32_t peer = op.peer;
   bool go = lane_wait(op, [&] { return header_came(op, peer, mailbox_from(op.c, peer)->p2p_headers, ERROR_MESSAGE_SIZE); });
   barrier();
   return go;
@@ -212,15 +212,18 @@ FN void messages(const MessageWork& work) {
   load_pair(place, v);
   op.state = {0, v[1], v[2], v[3], v[4], v[5], {0, 0}};
   NOT_UNROLLED
-  for (uint32_t j = 0; j < lane.count && !op.failed; j++) {
-    Message m = message_of(work, lane.first + j);
-    if (lane.channel >= m.channels) continue;
+  for (uint32_t j = 0; !op.failed; j++) {
+    // Read again rather than kept in registers.
+    Lane l = lane_of(work);
+    if (j >= l.count) break;
+    Message m = message_of(work, l.first + j);
+    if (op.channel >= m.channels) continue;
     op.state.messages++;
     if (tid() == 0) {
       s.sequence = op.state.messages;
       s.own = m.bytes;
     }
-    if (lane.is_send) {
+    if (l.is_send) {
       tell_size(op);
       if (m.is_ll) {
         send_ll(op, m);
