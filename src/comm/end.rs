@@ -131,7 +131,7 @@ pub(super) fn watch(comm: &Arc<Comm>, bootstrap: &Bootstrap) {
                 comm.fail(Error::remote(format!("rank {rank} failed: {message}")));
             }
             PeerEvent::Left { rank } => comm.note_left(rank),
-            PeerEvent::RendezvousLost { how } => tracing::warn!(
+            PeerEvent::RendezvousLost { how } => tracing::info!(
                 target: "BOOTSTRAP",
                 "rank {} of communicator {}: {how}; operations go on, but the end of a rank is no longer noticed",
                 comm.rank,

@@ -16,6 +16,7 @@ use parking_lot::Mutex;
 
 use super::context::Context;
 use super::driver::check;
+use super::stream::RelaxedCapture;
 use crate::error::{Error, Result};
 use crate::sys::fd::memfd;
 
@@ -189,6 +190,8 @@ impl Drop for Memory {
         if let Kind::Legacy = self.kind {
             LEGACY.lock().remove(&self.address);
             if let Ok(_bound) = self.context.bind() {
+                // Freeing is refused while any thread captures in the global mode.
+                let _relaxed = RelaxedCapture::enter();
                 // SAFETY: our own allocation; whoever drops the last reference has seen its kernels leave.
                 let _ = unsafe { sys::cuMemFree_v2(self.address) };
             }
@@ -237,7 +240,7 @@ impl Mapping {
                 let owner = LEGACY.lock().get(&export.address).and_then(Weak::upgrade);
                 let owner =
                     owner.ok_or_else(|| Error::internal("a peer's memory in this process is gone"))?;
-                if owner.context.key() != context.key() {
+                if owner.context.device().ordinal != context.device().ordinal {
                     context.enable_peer(&owner.context)?;
                 }
                 Ok(Mapping { address: owner.address, kind: MappingKind::SameProcess { _owner: owner } })
@@ -273,6 +276,7 @@ impl Drop for Mapping {
         if let MappingKind::Opened(context) = &self.kind
             && let Ok(_bound) = context.bind()
         {
+            let _relaxed = RelaxedCapture::enter();
             // SAFETY: opened by `open`, closed once.
             let _ = unsafe { sys::cuIpcCloseMemHandle(self.address) };
         }
@@ -344,6 +348,7 @@ impl Virtual {
 impl Drop for Virtual {
     fn drop(&mut self) {
         let Ok(_bound) = self.context.bind() else { return };
+        let _relaxed = RelaxedCapture::enter();
         if self.address != 0 {
             // SAFETY: mapped by `map`; whoever drops the last reference has seen the kernels that use it
             // leave.
@@ -407,6 +412,7 @@ impl Registered {
 impl Drop for Registered {
     fn drop(&mut self) {
         if let Ok(_bound) = self.context.bind() {
+            let _relaxed = RelaxedCapture::enter();
             // SAFETY: registered by `new`; the mapping is still there.
             let _ = unsafe { sys::cuMemHostUnregister(self.map.as_mut_ptr().cast()) };
         }

@@ -192,6 +192,7 @@ impl Stream {
 impl Drop for Stream {
     fn drop(&mut self) {
         if let Ok(_bound) = self.context.bind() {
+            let _relaxed = RelaxedCapture::enter();
             // SAFETY: our own stream, used by nobody else.
             let _ = unsafe { sys::cuStreamDestroy_v2(self.raw) };
         }
@@ -230,6 +231,8 @@ impl Event {
     /// context is lost).
     pub fn is_done(&self) -> bool {
         let Ok(_bound) = self.context.bind() else { return true };
+        // A query is refused, and breaks the capture, while any thread captures in the global mode.
+        let _relaxed = RelaxedCapture::enter();
         // SAFETY: a live event.
         unsafe { sys::cuEventQuery(self.raw) != sys::CUresult::CUDA_ERROR_NOT_READY }
     }
@@ -238,6 +241,7 @@ impl Event {
 impl Drop for Event {
     fn drop(&mut self) {
         if let Ok(_bound) = self.context.bind() {
+            let _relaxed = RelaxedCapture::enter();
             // SAFETY: our own event, used by nobody else.
             let _ = unsafe { sys::cuEventDestroy_v2(self.raw) };
         }

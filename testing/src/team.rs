@@ -120,8 +120,10 @@ impl Team {
             command.args([first, *count, total].map(|number| number.to_string()));
             command.args(self.args.iter().map(|(name, value)| format!("{name}={value}")));
             if shared {
-                // First loads of kernels would wait for spinning ones of other ranks' threads.
+                // First loads of kernels would wait for spinning ones of other ranks' threads, and so would kernels of streams that
+                // share one of the device's queues (8 unless said otherwise).
                 command.env("NCCL_MULTI_RANK_GPU_ENABLE", "1").env("CUDA_MODULE_LOADING", "EAGER");
+                command.env("CUDA_DEVICE_MAX_CONNECTIONS", "32");
             }
             command.envs(self.env.iter().map(|(name, value)| (name, value)));
             let own = self.process_env.iter().filter(|(process, ..)| *process == index);
