@@ -195,6 +195,7 @@ FN void messages(const MessageWork& work) {
   if (block_id() == 0 && tid() == 0) s.launch = 1 + add_relaxed_device(&state_of(op.c)->launches, 1);
   if (lane.peer == op.c.rank) {
     copy_lane(work, lane);
+    barrier();
     return finish_launch(work);
   }
   uint64_t place = lane_address(op.c, lane.is_send, lane.peer, lane.channel);
