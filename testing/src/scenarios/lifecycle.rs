@@ -134,6 +134,9 @@ pub fn queries(rank: &Rank) -> Outcome<String> {
     Ok("checks 8".into())
 }
 
+/// Threads that come and go by themselves; what a communicator left behind would be there once for each of twenty.
+const SLACK: usize = 6;
+
 /// Communicators one after the other, then many at once, with flat use of memory, threads and descriptors.
 pub fn many_comms(rank: &Rank) -> Outcome<String> {
     let stream = rank.enter()?;
@@ -148,7 +151,8 @@ pub fn many_comms(rank: &Rank) -> Outcome<String> {
         if cycle + 1 == cycles || cycle == cycles / 3 {
             rank.barrier()?;
             let limit = std::time::Instant::now() + std::time::Duration::from_secs(5);
-            while std::time::Instant::now() < limit && use_after.first().is_some_and(|first| usage() > *first)
+            while std::time::Instant::now() < limit
+                && use_after.first().is_some_and(|first| usage() > *first + SLACK)
             {
                 std::thread::sleep(std::time::Duration::from_millis(20));
             }
@@ -159,7 +163,7 @@ pub fn many_comms(rank: &Rank) -> Outcome<String> {
         }
     }
     crate::ensure!(
-        use_after[1] <= use_after[0],
+        use_after[1] <= use_after[0] + SLACK,
         "descriptors and threads grew from {:?} to {:?} in {} communicators",
         use_after[0],
         use_after[1],

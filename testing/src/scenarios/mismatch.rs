@@ -88,7 +88,8 @@ pub fn run(rank: &Rank) -> Outcome<String> {
             std::thread::sleep(Duration::from_millis(1));
             state = nccl.async_error(comm);
         }
-        let name = format!("rank {}", 1 - rank.rank.min(1));
+        let peer = 1 - rank.rank.min(1);
+        let name = format!("rank {peer}|ranks 0 and 1|ranks 1 and 0");
         let mut all = vec![name.as_str()];
         all.extend(words);
         refused(rank, &format!("{case} of {count}"), comm, state, &[INVALID_USAGE, REMOTE], &all)?;
