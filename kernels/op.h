@@ -254,10 +254,19 @@ FN void open(Collective& op) {
   State* state = state_of(op.c);
   if (tid() == 0) {
     prepare_shared();
+    // All three on their way at a time. The chain may be that of before a kernel which still has the channel; its number tells.
+    uint64_t chain = 0, place = (uint64_t)&state->chain;
+    uint32_t launches = 0;
+    if (op.channel == 0) {
+      chain = load_weak8_shared(place);
+      launches = add_relaxed_device(&state->launches, 1);
+    }
+    uint32_t counter = take_counter(op, &state->channels[op.channel]);
+    if (op.channel == 0 && (uint32_t)(chain >> 32) != counter) chain = load_weak8_shared(place);
     s.own = op.work.fingerprint;
-    if (op.channel == 0) s.launch = 1 + add_relaxed_device(&state->launches, 1);
-    s.sequence = next_count(take_counter(op, &state->channels[op.channel]));
-    if (op.channel == 0) s.chain = chained(load_weak4((uint64_t)&state->chain), s.own);
+    s.sequence = next_count(counter);
+    s.chain = chained((uint32_t)chain, s.own);
+    s.launch = launches + 1;
     s.refused = op.failed;
   }
   barrier();
@@ -306,7 +315,8 @@ FN void close(Collective& op, Advance advance) {
   if (tid() != 0) return;
   State* state = state_of(op.c);
   if (op.channel == 0) {
-    store_relaxed(&state->chain, shared<Shared>().chain);
+    const Shared& s = shared<Shared>();
+    store_relaxed((uint64_t*)&state->chain, s.chain | (uint64_t)s.sequence << 32);
     store_relaxed(&host_of(op.c)->completed, shared<Shared>().launch);
   }
   store_release_device(&state->channels[op.channel], shared<Shared>().sequence);

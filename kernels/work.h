@@ -156,13 +156,14 @@ struct ALIGNED(16) LaneState {
 struct ALIGNED(16) State {
   /// Collectives that used each channel; `COUNTER_BUSY` while one does. Channel 0's numbers the collectives.
   uint32_t channels[MAX_CHANNELS];
+  /// Hash over the fingerprints of the collectives so far, and the number of the last of them. One 8-byte access: who read both knows
+  /// of which collective the hash is.
+  uint32_t chain;
+  uint32_t chain_sequence;
   /// Launches of kernels of this communicator on this rank that have begun.
   uint32_t launches;
-  /// Hash over the fingerprints of all collectives so far.
-  uint32_t chain;
   /// Set by compare-exchange by the one who may fill `error`. Polled beside the host's abort word.
   uint32_t claimed;
-  uint32_t reserved;
   DeviceError error;
 };
 

@@ -115,6 +115,7 @@ impl Layout {
         let counter = if start == COUNTER_BUSY { 0 } else { start };
         let mut words = vec![0u32; self.state_bytes / 4];
         words[..MAX_CHANNELS].fill(counter);
+        words[std::mem::offset_of!(State, chain_sequence) / 4] = counter;
         let fifos = size_of::<State>() / 4;
         let lanes = fifos + self.nranks as usize * FIFOS * MAX_CHANNELS * size_of::<FifoState>() / 4;
         for fifo in words[fifos..lanes].chunks_exact_mut(size_of::<FifoState>() / 4) {

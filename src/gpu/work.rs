@@ -131,13 +131,14 @@ pub const FIFOS: usize = 1 + WAYS;
 pub struct State {
     /// Collectives that used each channel; `COUNTER_BUSY` while one does. Channel 0's numbers the collectives.
     pub channels: [u32; MAX_CHANNELS],
+    /// Hash over the fingerprints of the collectives so far, and the number of the last of them. One 8-byte access: who read both knows
+    /// of which collective the hash is.
+    pub chain: u32,
+    pub chain_sequence: u32,
     /// Launches of kernels of this communicator on this rank that have begun.
     pub launches: u32,
-    /// Hash over the fingerprints of all collectives so far.
-    pub chain: u32,
     /// Set by compare-exchange by the one who may fill `error`. Polled beside the host's abort word.
     pub claimed: u32,
-    pub reserved: u32,
     pub error: DeviceError,
 }
 
