@@ -105,18 +105,18 @@ impl Call {
         let result = self.run_unchecked(world, rank);
         assert_eq!(world.error(rank), None, "rank {rank}: {self:?}");
         let nranks = world.layout.nranks;
-        if let (Some(expected), Some(result)) = (self.expected(nranks, rank), &result) {
-            if *result != expected {
-                let at = result.iter().zip(&expected).position(|(a, b)| a != b).expect("they differ");
-                let size = self.kind.size();
-                let element = at / size * size;
-                panic!(
-                    "rank {rank} of {nranks}: element {} is {:02x?}, should be {:02x?}: {self:?}",
-                    at / size,
-                    &result[element..element + size],
-                    &expected[element..element + size]
-                );
-            }
+        if let (Some(expected), Some(result)) = (self.expected(nranks, rank), &result)
+            && *result != expected
+        {
+            let at = result.iter().zip(&expected).position(|(a, b)| a != b).expect("they differ");
+            let size = self.kind.size();
+            let element = at / size * size;
+            panic!(
+                "rank {rank} of {nranks}: element {} is {:02x?}, should be {:02x?}: {self:?}",
+                at / size,
+                &result[element..element + size],
+                &expected[element..element + size]
+            );
         }
     }
 
