@@ -1,7 +1,7 @@
 //! `cargo xtask gpu-tests`: what is checked on real GPUs, also on a machine that has neither Rust nor a compiler.
 //!
-//! `--bundle` puts everything that is needed into `target/gpu`: the library, the benchmark, this program, and the
-//! conformance programs. Carried to a machine with GPUs, `target/gpu/xtask gpu-tests` runs it from there. The first
+//! `--bundle` puts everything that is needed into `target/gpu`: the library, the benchmark, the integration tests, this
+//! program, and the conformance programs. Carried to a machine with GPUs, `target/gpu/xtask gpu-tests` runs it from there. The first
 //! line of the output is the hash of the kernel sources, so that a result says which kernels it is about.
 
 use std::path::{Path, PathBuf};
@@ -45,7 +45,16 @@ fn bundle() -> Result<PathBuf, String> {
     setup::kernel_compiler()?;
     let library = library::build(true)?;
     run_command(
-        cargo().args(["build", "--release", "--package", "oxccl-perf", "--package", "xtask"]),
+        cargo().args([
+            "build",
+            "--release",
+            "--package",
+            "oxccl-perf",
+            "--package",
+            "oxccl-testing",
+            "--package",
+            "xtask",
+        ]),
         BUILD,
     )?;
     let dir = shell::target_dir().join("gpu");
@@ -54,6 +63,7 @@ fn bundle() -> Result<PathBuf, String> {
     for (from, name) in [
         (library, library::SONAME),
         (release.join("oxccl-perf"), "oxccl-perf"),
+        (release.join("oxccl-check"), "oxccl-check"),
         (release.join("xtask"), "xtask"),
     ] {
         shell::copy(&from, &dir.join(name))?;
@@ -96,6 +106,15 @@ fn tests(dir: &Path) -> Result<(), String> {
         perf.arg("--lib").arg(dir.join(library::SONAME)).args(options.split(' '));
         note(name, start, run_command(&mut perf, RUN));
     }
+    println!("\n=== integration tests, on the real driver");
+    let start = Instant::now();
+    let mut check = Command::new(dir.join("oxccl-check"));
+    check
+        .args(["run", "--all"])
+        .env("OXCCL_TEST_DRIVER", "real")
+        .env("OXCCL_LIBRARY", dir.join(library::SONAME));
+    note("integration tests", start, run_command(&mut check, RUN));
+
     let programs = dir.join("conformance");
     if programs.exists() && has_program("python3") {
         println!("\n=== conformance, on the real driver");
