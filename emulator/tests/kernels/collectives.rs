@@ -1,6 +1,7 @@
 //! Collectives against the reference.
 
 use super::call::{Call, FUNCTIONS, on_all_ranks};
+use super::effort;
 use super::gpu::layout::Protocol;
 use super::gpu::work::*;
 use super::reference::{OPS, Op, Random, TYPES, Type};
@@ -33,7 +34,7 @@ fn run_all(world: &World, calls: &[Call]) {
 
 #[test]
 fn every_function_type_and_operation() {
-    for nranks in [1, 2, 3, 5] {
+    for nranks in [1, 2, 3, 5].into_iter().take(effort(4) + 1) {
         let world = World::new(nranks, 0);
         let mut calls = Vec::new();
         for function in FUNCTIONS {
@@ -99,7 +100,7 @@ fn full_slots_and_many_steps() {
         for function in FUNCTIONS {
             for protocol in [Protocol::Ll, Protocol::Simple] {
                 let base = call(&world, function, protocol);
-                let count = base.chunk as usize * 14 + 3;
+                let count = base.chunk as usize * 9 + 3;
                 run_all(
                     &world,
                     &[
@@ -149,7 +150,7 @@ fn mixes(nranks: u32, start: u32, operations: usize, seed: u64, most_bytes: usiz
     let world = World::new(nranks, start);
     let mut random = Random(seed);
     let calls: Vec<Call> =
-        (0..operations).map(|_| Call::random(&world.layout, &mut random, most_bytes)).collect();
+        (0..effort(operations)).map(|_| Call::random(&world.layout, &mut random, most_bytes)).collect();
     run_all(&world, &calls);
 }
 
@@ -184,7 +185,7 @@ fn broadcasts_with_a_late_receiver() {
             let world = World::new(nranks, 0);
             let base = Call { count: 300, chunk: 256, ..call(&world, FN_BROADCAST, protocol) };
             on_all_ranks(nranks, |rank| {
-                for i in 0..400u64 {
+                for i in 0..effort(400) as u64 {
                     if rank == nranks - 1 && i % 50 == 0 {
                         std::thread::sleep(std::time::Duration::from_millis(3));
                     }

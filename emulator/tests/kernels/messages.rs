@@ -1,6 +1,7 @@
 //! Messages between ranks, and copies within one.
 
 use super::call::on_all_ranks;
+use super::effort;
 use super::gpu::layout::{KERNEL_MESSAGES, message_channels, message_is_ll};
 use super::gpu::work::*;
 use super::reference::{Random, Type, vector};
@@ -113,7 +114,7 @@ fn sizes_around_every_boundary() {
 fn random_groups(nranks: u32, start: u32, groups: usize, seed: u64) {
     let world = World::new(nranks, start);
     let mut random = Random(seed);
-    let groups: Vec<(Vec<Planned>, bool)> = (0..groups)
+    let groups: Vec<(Vec<Planned>, bool)> = (0..effort(groups))
         .map(|_| {
             let group = (0..1 + random.below(3 * u64::from(nranks)))
                 .map(|_| Planned {

@@ -1,6 +1,8 @@
 //! What collectives must compute, written independently of the kernels: `half` converts f16 and bf16, fp8 is rounded by
 //! searching the table of its values.
 
+use std::sync::LazyLock;
+
 use half::{bf16, f16};
 
 pub const TYPES: [Type; 12] = [
@@ -88,25 +90,28 @@ fn fp8_value(kind: Type, bits: u8) -> f64 {
     }
 }
 
-/// Nearest fp8 value, ties to the even pattern, saturating.
+/// Nearest fp8 value, ties to the even pattern, saturating. Positive patterns are in the order of their values.
 fn fp8_round(kind: Type, value: f32) -> u8 {
+    static TABLES: LazyLock<[Vec<f64>; 2]> =
+        LazyLock::new(|| [table(Type::E4m3, 0x7e), table(Type::E5m2, 0x7b)]);
+    fn table(kind: Type, largest: u8) -> Vec<f64> {
+        (0..=largest).map(|bits| fp8_value(kind, bits)).collect()
+    }
     if value.is_nan() {
         return 0x7f;
     }
-    let largest = if kind == Type::E4m3 { 0x7e } else { 0x7b };
+    let values = &TABLES[usize::from(kind == Type::E5m2)];
     let magnitude = f64::from(value.abs());
-    let mut best = 0u8;
-    for bits in 1..=largest {
-        let (old, new) =
-            ((fp8_value(kind, best) - magnitude).abs(), (fp8_value(kind, bits) - magnitude).abs());
-        if new < old || (new == old && bits % 2 == 0) {
-            best = bits;
-        }
-    }
-    if magnitude > fp8_value(kind, largest) {
-        best = largest;
-    }
-    best | if value.is_sign_negative() { 0x80 } else { 0 }
+    let above = values.partition_point(|&v| v < magnitude);
+    let bits = if above == values.len() {
+        above - 1
+    } else if above == 0 {
+        0
+    } else {
+        let (down, up) = (magnitude - values[above - 1], values[above] - magnitude);
+        if down < up || (down == up && above % 2 == 1) { above - 1 } else { above }
+    };
+    bits as u8 | if value.is_sign_negative() { 0x80 } else { 0 }
 }
 
 fn to_f32(kind: Type, bits: u64) -> f32 {
