@@ -29,8 +29,8 @@ impl Device {
     pub fn query(ordinal: i32) -> Result<Device> {
         driver()?;
         let mut device = 0;
-        // SAFETY: out pointer to a live integer.
         check(
+            // SAFETY: out pointer to a live integer.
             unsafe { sys::cuDeviceGet(&mut device, ordinal) },
             &format!("cuDeviceGet of device {ordinal}"),
         )?;
@@ -44,14 +44,14 @@ impl Device {
         // SAFETY: out pointer to a live structure.
         check(unsafe { sys::cuDeviceGetUuid_v2(&mut uuid, device) }, "cuDeviceGetUuid")?;
         let mut name = [0; 128];
-        // SAFETY: the buffer has the length that is passed.
         check(
+            // SAFETY: the buffer has the length that is passed.
             unsafe { sys::cuDeviceGetName(name.as_mut_ptr(), name.len() as i32, device) },
             "cuDeviceGetName",
         )?;
         let mut pci = [0; 32];
-        // SAFETY: the buffer has the length that is passed.
         check(
+            // SAFETY: the buffer has the length that is passed.
             unsafe { sys::cuDeviceGetPCIBusId(pci.as_mut_ptr(), pci.len() as i32, device) },
             "cuDeviceGetPCIBusId",
         )?;
@@ -151,8 +151,8 @@ impl Context {
     pub fn primary(ordinal: i32) -> Result<Arc<Context>> {
         let device = Device::query(ordinal)?;
         let mut raw = std::ptr::null_mut();
-        // SAFETY: out pointer to a live pointer; the reference is given back in `drop`.
         check(
+            // SAFETY: out pointer to a live pointer; the reference is given back in `drop`.
             unsafe { sys::cuDevicePrimaryCtxRetain(&mut raw, ordinal) },
             &format!("cuDevicePrimaryCtxRetain of device {ordinal}"),
         )?;

@@ -52,7 +52,9 @@ impl Kernels {
     /// The kernels of `context`, loaded on first use. They stay loaded as long as the context lives: captured
     /// graphs hold their handles.
     pub fn of(context: &Context) -> Result<Arc<Kernels>> {
-        static LOADED: LazyLock<Mutex<HashMap<(usize, u64), Arc<Kernels>>>> = LazyLock::new(Default::default);
+        /// By the context's address and its id.
+        type Loaded = HashMap<(usize, u64), Arc<Kernels>>;
+        static LOADED: LazyLock<Mutex<Loaded>> = LazyLock::new(Default::default);
         let _bound = context.bind()?;
         let mut id = 0;
         // SAFETY: out pointer to a live integer. The id tells a context from a later one at the same address.
@@ -69,8 +71,8 @@ impl Kernels {
     fn load(context: &Context) -> Result<Kernels> {
         let image = image_for(context.device().capability)?;
         let mut module = std::ptr::null_mut();
-        // SAFETY: the image is whole and outlives the call; the driver copies what it needs.
         check(
+            // SAFETY: the image is whole and outlives the call; the driver copies what it needs.
             unsafe { sys::cuModuleLoadData(&mut module, image.as_ptr().cast()) },
             &format!("cuModuleLoadData of the kernels for {}", context.device().name),
         )?;
@@ -80,8 +82,8 @@ impl Kernels {
             let name = CString::new(info.name).map_err(|_| Error::internal("kernel name"))?;
             let mut function = std::ptr::null_mut();
             let what = |call: &str| format!("{call} of kernel {}", info.name);
-            // SAFETY: out pointer to a live pointer; the module is loaded and the name ends with a zero.
             check(
+                // SAFETY: out pointer to a live pointer; the module is loaded and the name ends with a zero.
                 unsafe { sys::cuModuleGetFunction(&mut function, module, name.as_ptr()) },
                 &what("cuModuleGetFunction"),
             )?;
@@ -91,16 +93,16 @@ impl Kernels {
             }
             let mut threads = 0;
             let attribute = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK;
-            // SAFETY: out pointer to a live integer. Asking also loads the function on drivers without
-            // cuFuncLoad.
             check(
+                // SAFETY: out pointer to a live integer. Asking also loads the function on drivers without
+                // cuFuncLoad.
                 unsafe { sys::cuFuncGetAttribute(&mut threads, attribute, function) },
                 &what("cuFuncGetAttribute"),
             )?;
             let threads = info.threads.min(threads.max(1) as u32);
             let mut blocks = 0;
-            // SAFETY: out pointer to a live integer.
             check(
+                // SAFETY: out pointer to a live integer.
                 unsafe {
                     sys::cuOccupancyMaxActiveBlocksPerMultiprocessor(&mut blocks, function, threads as i32, 0)
                 },

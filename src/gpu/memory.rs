@@ -84,15 +84,15 @@ impl Memory {
         let property = property(context);
         let mut granularity = 0;
         let minimum = sys::CUmemAllocationGranularity_flags::CU_MEM_ALLOC_GRANULARITY_MINIMUM;
-        // SAFETY: pointers to live values.
         check(
+            // SAFETY: pointers to live values.
             unsafe { sys::cuMemGetAllocationGranularity(&mut granularity, &property, minimum) },
             "cuMemGetAllocationGranularity",
         )?;
         let bytes = bytes.next_multiple_of(granularity.max(1));
         let mut handle = 0;
-        // SAFETY: pointers to live values.
         check(
+            // SAFETY: pointers to live values.
             unsafe { sys::cuMemCreate(&mut handle, bytes, &property, 0) },
             &format!("cuMemCreate of {bytes} bytes"),
         )?;
@@ -227,9 +227,9 @@ impl Mapping {
                 let mut handle = 0;
                 let kind = sys::CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
                 let raw = fd()?.as_raw_fd();
-                // SAFETY: the driver takes the descriptor's number as a pointer-sized value and does not keep
-                // it.
                 check(
+                    // SAFETY: the driver takes the descriptor's number as a pointer-sized value and does not keep
+                    // it.
                     unsafe { sys::cuMemImportFromShareableHandle(&mut handle, raw as usize as *mut _, kind) },
                     "cuMemImportFromShareableHandle",
                 )?;
@@ -250,8 +250,8 @@ impl Mapping {
                     sys::CUipcMemHandle { reserved: export.handle.map(|byte| byte as std::ffi::c_char) };
                 let mut address = 0;
                 let flags = sys::CUipcMem_flags::CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS as u32;
-                // SAFETY: out pointer to a live integer; the handle is plain bytes that the driver checks.
                 check(
+                    // SAFETY: out pointer to a live integer; the handle is plain bytes that the driver checks.
                     unsafe { sys::cuIpcOpenMemHandle_v2(&mut address, handle, flags) },
                     "cuIpcOpenMemHandle",
                 )?;
@@ -301,8 +301,8 @@ impl Virtual {
         context: &Arc<Context>,
     ) -> Result<Virtual> {
         let mut mapped = Virtual { handle, address: 0, bytes, context: context.clone() };
-        // SAFETY: out pointer to a live integer.
         check(
+            // SAFETY: out pointer to a live integer.
             unsafe { sys::cuMemAddressReserve(&mut mapped.address, bytes, alignment, 0, 0) },
             "cuMemAddressReserve",
         )?;
@@ -335,8 +335,8 @@ impl Virtual {
     fn export(&self) -> Result<OwnedFd> {
         let mut fd = -1;
         let kind = sys::CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-        // SAFETY: for this handle type the driver writes an int.
         check(
+            // SAFETY: for this handle type the driver writes an int.
             unsafe { sys::cuMemExportToShareableHandle((&raw mut fd).cast(), self.handle, kind, 0) },
             "cuMemExportToShareableHandle as a file descriptor",
         )?;
@@ -395,8 +395,8 @@ impl Registered {
             .map_raw(file.as_raw_fd())
             .map_err(|error| Error::system(format!("mapping {bytes} bytes of shared host memory"), error))?;
         let flags = sys::CU_MEMHOSTREGISTER_PORTABLE | sys::CU_MEMHOSTREGISTER_DEVICEMAP;
-        // SAFETY: the range is mapped and stays so until `drop` has unregistered it.
         check(
+            // SAFETY: the range is mapped and stays so until `drop` has unregistered it.
             unsafe { sys::cuMemHostRegister_v2(map.as_mut_ptr().cast(), bytes, flags) },
             &format!("cuMemHostRegister of {bytes} bytes"),
         )?;

@@ -259,8 +259,8 @@ pub struct RelaxedCapture {
 impl RelaxedCapture {
     pub fn enter() -> Result<RelaxedCapture> {
         let mut mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
-        // SAFETY: in-out pointer to a live value.
         check(
+            // SAFETY: in-out pointer to a live value.
             unsafe { sys::cuThreadExchangeStreamCaptureMode(&mut mode) },
             "cuThreadExchangeStreamCaptureMode",
         )?;

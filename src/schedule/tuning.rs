@@ -112,7 +112,7 @@ mod tests {
                         };
                         assert!(choice.grid >= 1 && choice.grid <= channels.min(max_blocks), "{choice:?}");
                         assert!(
-                            choice.chunk >= 16 && choice.chunk <= slot && choice.chunk % 16 == 0,
+                            choice.chunk >= 16 && choice.chunk <= slot && choice.chunk.is_multiple_of(16),
                             "{choice:?}"
                         );
                         assert!(ll || choice.protocol == Protocol::Simple);
