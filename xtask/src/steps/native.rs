@@ -36,11 +36,11 @@ pub fn sanitize() -> Result<Outcome, String> {
     Ok(Outcome::one(run(&mut command, BUILD)))
 }
 
-/// Results from GPUs in docs/results carry `kernels: HASH`; one of other kernels proves nothing about these.
+/// Results from GPUs in perf/results carry `kernels: HASH`; one of other kernels proves nothing about these.
 pub fn results() -> Result<Outcome, String> {
-    let dir = root().join("docs/results");
+    let dir = root().join("perf/results");
     if !dir.exists() {
-        return Ok(Outcome::Skipped("there is no docs/results".into()));
+        return Ok(Outcome::Skipped("there is no perf/results".into()));
     }
     let hash = lib::kernels_hash()?;
     let mut stale = Vec::new();
