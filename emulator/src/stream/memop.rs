@@ -11,7 +11,7 @@ use crate::types::{CUstream, CUstreamBatchMemOpParams, In};
 use crate::work::{MemOp, MemOpKind, Work};
 
 /// The most operations that one batch takes.
-const BATCH: u32 = 256;
+const BATCH: u32 = 255;
 
 /// Ordering with remote writes is what the devices cannot do (CAN_FLUSH_REMOTE_WRITES).
 const WAIT_FLUSH: u32 = 1 << 30;
