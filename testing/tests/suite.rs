@@ -59,6 +59,7 @@ tests! {
     fibers_7
     weak_memory
     weak_memory_3_ranks
+    weak_memory_messages
     host_memory_p2p_disabled
     host_memory_in_one_process
     no_peer_access

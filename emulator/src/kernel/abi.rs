@@ -76,8 +76,10 @@ unsafe extern "C" fn emu_store(p: *mut c_void, value: *const c_void, bytes: u32,
             return;
         }
         let block = &mut *block;
-        match block.buffers.get_mut(block.current as usize) {
-            Some(buffer) => buffer.push(p.cast(), value.cast(), bytes as usize, &mut block.random),
+        match &mut block.buffers {
+            Some(buffers) => {
+                buffers.push(block.current, p.cast(), value.cast(), bytes as usize, &mut block.random);
+            }
             None => memory::store(p.cast(), value.cast(), bytes as usize, Ordering::Relaxed),
         }
     }
@@ -92,8 +94,8 @@ unsafe extern "C" fn emu_load(p: *const c_void, value: *mut c_void, bytes: u32, 
     unsafe {
         memory::load(p.cast(), value.cast(), bytes as usize, order);
         let block = &*caller();
-        if let Some(buffer) = block.buffers.get(block.current as usize) {
-            buffer.forward(p as usize, value.cast(), bytes as usize);
+        if let Some(buffers) = &block.buffers {
+            buffers.forward(block.current, p as usize, value.cast(), bytes as usize);
         }
     }
 }
@@ -105,8 +107,8 @@ unsafe extern "C" fn emu_exchange(p: *mut u32, value: u32) -> u32 {
     // SAFETY: see `emu_store`.
     unsafe {
         let block = &mut *caller();
-        if let Some(buffer) = block.buffers.get_mut(block.current as usize) {
-            buffer.flush_range(p as usize, 4);
+        if let Some(buffers) = &mut block.buffers {
+            buffers.flush_range(block.current, p as usize, 4);
         }
         AtomicU32::from_ptr(p).swap(value, Ordering::Relaxed)
     }

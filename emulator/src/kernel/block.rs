@@ -14,7 +14,7 @@ use super::KernelFault;
 use super::context::{Context, Stack, enter, resume, switch};
 use super::fault;
 use super::launch::Grid;
-use super::memory::StoreBuffer;
+use super::memory::StoreBuffers;
 
 /// What `enter` and `switch` return when the block was left early.
 pub(super) const ABANDONED: usize = 1;
@@ -34,8 +34,8 @@ pub(super) struct Block {
     pub(super) current: u32,
     pub(super) shared: *mut u8,
     pub(super) random: Random,
-    /// One per thread in weak-memory mode, else none.
-    pub(super) buffers: Vec<StoreBuffer>,
+    /// In weak-memory mode.
+    pub(super) buffers: Option<StoreBuffers>,
     /// Where the block was entered. Null while no kernel runs.
     root: Context,
     fibers: Vec<Fiber>,
@@ -82,7 +82,6 @@ pub(super) enum End {
 /// Runs block `id` of `grid` on the calling thread.
 pub(super) fn run(grid: &Grid, id: u32) -> End {
     fault::arm_thread();
-    let buffers = if grid.weak_memory { grid.threads as usize } else { 0 };
     let mut block = Block {
         grid,
         id,
@@ -90,7 +89,7 @@ pub(super) fn run(grid: &Grid, id: u32) -> End {
         current: 0,
         shared: ptr::null_mut(),
         random: Random::new(grid.seed ^ u64::from(id).wrapping_mul(0x9e37_79b9_7f4a_7c15)),
-        buffers: (0..buffers).map(|_| StoreBuffer::default()).collect(),
+        buffers: grid.weak_memory.then(|| StoreBuffers::new(grid.threads)),
         root: ptr::null_mut(),
         fibers: Vec::new(),
         ready: Vec::new(),
@@ -197,7 +196,7 @@ unsafe fn pick(block: *mut Block) -> Option<u32> {
     Some(next)
 }
 
-/// Completes the running thread's delayed stores.
+/// Completes the running thread's delayed stores, and those of its block that it has seen.
 ///
 /// # Safety
 /// `block` runs on the calling thread.
@@ -205,8 +204,8 @@ pub(super) unsafe fn flush(block: *mut Block) {
     // SAFETY: see `pick`. A store to a bad address leaves through the fault handler; nothing here needs to be dropped.
     unsafe {
         let block = &mut *block;
-        if let Some(buffer) = block.buffers.get_mut(block.current as usize) {
-            buffer.flush(&mut block.random);
+        if let Some(buffers) = &mut block.buffers {
+            buffers.flush(block.current, &mut block.random);
         }
     }
 }
@@ -218,12 +217,14 @@ pub(super) unsafe fn flush(block: *mut Block) {
 pub(super) unsafe fn barrier(block: *mut Block, id: u32, count: u32) {
     // SAFETY: see `pick`; the references end before the switch.
     unsafe {
-        flush(block);
-        if (*block).threads == 1 {
-            return;
-        }
         let this = &mut *block;
         let thread = this.current;
+        if let Some(buffers) = &mut this.buffers {
+            buffers.show_block(thread, &mut this.random);
+        }
+        if this.threads == 1 {
+            return;
+        }
         let Some(barrier) = this.barriers.get_mut(id as usize) else {
             trap(block, format!("barrier {id} does not exist"));
         };
@@ -266,8 +267,8 @@ pub(super) unsafe fn relax(block: *mut Block) {
     unsafe {
         let this = &mut *block;
         let thread = this.current;
-        if let Some(buffer) = this.buffers.get_mut(thread as usize) {
-            buffer.tick(&mut this.random);
+        if let Some(buffers) = &mut this.buffers {
+            buffers.tick(thread, &mut this.random);
         }
         let now = nanoseconds();
         if now.wrapping_sub(this.last_turn) > TURN_NS {

@@ -2,7 +2,11 @@
 //!
 //! A store buffer holds what its thread has stored but nobody else sees yet. Stores leave it in a random order, save
 //! that overlapping ones keep theirs (the GPU's memory model keeps the order per location), and all of them leave
-//! before the thread's next release, fence or barrier has effect. Loads are not delayed. A thread sees its own stores.
+//! before the thread's next release or fence has effect. Loads are not delayed. A thread sees its own stores.
+//!
+//! A barrier makes stores visible to the block, not to the rest of the system: they move to the block's buffer, and leave
+//! that before a release or fence of any of its threads has effect, because what one of them has seen goes before
+//! what it releases.
 
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
@@ -10,9 +14,107 @@ use super::block::Random;
 
 /// Stores that one thread may have in flight; one more pushes another out.
 const CAPACITY: usize = 32;
+/// The same for the block's buffer. Every load looks through it.
+const BLOCK_CAPACITY: usize = 64;
+
+/// The buffers of a block in weak-memory mode.
+pub(super) struct StoreBuffers {
+    /// Of each thread, what it stored since its last barrier.
+    threads: Vec<StoreBuffer>,
+    /// What any thread stored before a barrier. Older than everything in `threads` at the same place.
+    block: StoreBuffer,
+}
+
+impl StoreBuffers {
+    pub(super) fn new(threads: u32) -> StoreBuffers {
+        StoreBuffers {
+            threads: (0..threads).map(|_| StoreBuffer::default()).collect(),
+            block: StoreBuffer::default(),
+        }
+    }
+
+    /// # Safety
+    /// `value` holds `bytes` bytes; `bytes` is 1, 2, 4, 8 or 16.
+    pub(super) unsafe fn push(
+        &mut self,
+        thread: u32,
+        p: *mut u8,
+        value: *const u8,
+        bytes: usize,
+        random: &mut Random,
+    ) {
+        let buffer = &mut self.threads[thread as usize];
+        for (offset, part) in parts(bytes) {
+            let mut bits = [0; 8];
+            // SAFETY: the part lies inside the value.
+            unsafe { std::ptr::copy_nonoverlapping(value.add(offset), bits.as_mut_ptr(), part) };
+            let store = Store { address: p as usize + offset, bytes: part, value: u64::from_le_bytes(bits) };
+            if buffer.stores.len() == CAPACITY {
+                buffer.complete_one(&mut self.block, random);
+            }
+            buffer.stores.push(store);
+        }
+        if random.below(4) == 0 {
+            buffer.complete_one(&mut self.block, random);
+        }
+    }
+
+    /// Lays what the thread sees of delayed stores over what it has loaded.
+    ///
+    /// # Safety
+    /// `value` holds the `bytes` bytes that were read at `address`.
+    pub(super) unsafe fn forward(&self, thread: u32, address: usize, value: *mut u8, bytes: usize) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            self.block.forward(address, value, bytes);
+            self.threads[thread as usize].forward(address, value, bytes);
+        }
+    }
+
+    /// Lets time pass: a store that is never followed by a release becomes visible all the same.
+    pub(super) fn tick(&mut self, thread: u32, random: &mut Random) {
+        let buffer = &mut self.threads[thread as usize];
+        if !buffer.stores.is_empty() && random.below(2) == 0 {
+            buffer.complete_one(&mut self.block, random);
+        }
+        if !self.block.stores.is_empty() && random.below(2) == 0 {
+            self.block.complete_one_of_block(random);
+        }
+    }
+
+    /// Completes what the thread has stored and what it has seen of its block's stores.
+    pub(super) fn flush(&mut self, thread: u32, random: &mut Random) {
+        let buffer = &mut self.threads[thread as usize];
+        while !buffer.stores.is_empty() {
+            buffer.complete_one(&mut self.block, random);
+        }
+        while !self.block.stores.is_empty() {
+            self.block.complete_one_of_block(random);
+        }
+    }
+
+    /// Completes the stores that an atomic operation of the thread on these bytes must follow.
+    pub(super) fn flush_range(&mut self, thread: u32, address: usize, bytes: usize) {
+        self.block.complete_range(address, bytes);
+        let buffer = &mut self.threads[thread as usize];
+        while let Some(index) = buffer.stores.iter().position(|store| store.overlaps(address, bytes)) {
+            buffer.complete(index, &mut self.block);
+        }
+    }
+
+    /// The thread has come to a barrier: the block sees its stores.
+    pub(super) fn show_block(&mut self, thread: u32, random: &mut Random) {
+        for store in std::mem::take(&mut self.threads[thread as usize].stores) {
+            if self.block.stores.len() == BLOCK_CAPACITY {
+                self.block.complete_one_of_block(random);
+            }
+            self.block.stores.push(store);
+        }
+    }
+}
 
 #[derive(Default)]
-pub(super) struct StoreBuffer {
+struct StoreBuffer {
     /// Oldest first. Each is 1, 2, 4 or 8 bytes, aligned.
     stores: Vec<Store>,
 }
@@ -37,28 +139,8 @@ impl Store {
 
 impl StoreBuffer {
     /// # Safety
-    /// `value` holds `bytes` bytes; `bytes` is 1, 2, 4, 8 or 16.
-    pub(super) unsafe fn push(&mut self, p: *mut u8, value: *const u8, bytes: usize, random: &mut Random) {
-        for (offset, part) in parts(bytes) {
-            if self.stores.len() == CAPACITY {
-                self.complete_one(random);
-            }
-            let mut bits = [0; 8];
-            // SAFETY: the part lies inside the value.
-            unsafe { std::ptr::copy_nonoverlapping(value.add(offset), bits.as_mut_ptr(), part) };
-            let store = Store { address: p as usize + offset, bytes: part, value: u64::from_le_bytes(bits) };
-            self.stores.push(store);
-        }
-        if random.below(4) == 0 {
-            self.complete_one(random);
-        }
-    }
-
-    /// Lays the thread's own stores over what it has loaded.
-    ///
-    /// # Safety
     /// `value` holds the `bytes` bytes that were read at `address`.
-    pub(super) unsafe fn forward(&self, address: usize, value: *mut u8, bytes: usize) {
+    unsafe fn forward(&self, address: usize, value: *mut u8, bytes: usize) {
         for store in self.stores.iter().filter(|store| store.overlaps(address, bytes)) {
             let bits = store.value.to_le_bytes();
             let from = store.address.max(address);
@@ -71,40 +153,38 @@ impl StoreBuffer {
         }
     }
 
-    /// Lets time pass: a store that is never followed by a release becomes visible all the same.
-    pub(super) fn tick(&mut self, random: &mut Random) {
-        if !self.stores.is_empty() && random.below(2) == 0 {
-            self.complete_one(random);
-        }
-    }
-
-    pub(super) fn flush(&mut self, random: &mut Random) {
-        while !self.stores.is_empty() {
-            self.complete_one(random);
-        }
-    }
-
-    /// Completes the stores that an atomic operation on these bytes must follow.
-    pub(super) fn flush_range(&mut self, address: usize, bytes: usize) {
-        while let Some(index) = self.stores.iter().position(|store| store.overlaps(address, bytes)) {
-            self.complete(index);
-        }
-    }
-
-    fn complete_one(&mut self, random: &mut Random) {
+    fn complete_one(&mut self, block: &mut StoreBuffer, random: &mut Random) {
         let chosen = random.below(self.stores.len() as u32) as usize;
-        self.complete(chosen);
+        self.complete(chosen, block);
     }
 
-    /// Completes store `index`, or the oldest one that has to become visible before it.
-    fn complete(&mut self, mut index: usize) {
+    /// Completes a thread's store `index`, or the oldest one that has to become visible before it.
+    fn complete(&mut self, index: usize, block: &mut StoreBuffer) {
+        let store = self.take(index);
+        block.complete_range(store.address, store.bytes);
+        store.perform();
+    }
+
+    fn complete_one_of_block(&mut self, random: &mut Random) {
+        let chosen = random.below(self.stores.len() as u32) as usize;
+        self.take(chosen).perform();
+    }
+
+    fn complete_range(&mut self, address: usize, bytes: usize) {
+        while let Some(index) = self.stores.iter().position(|store| store.overlaps(address, bytes)) {
+            self.take(index).perform();
+        }
+    }
+
+    /// Removes store `index`, or the oldest one that has to become visible before it.
+    fn take(&mut self, mut index: usize) -> Store {
         while let Some(older) = self.stores[..index]
             .iter()
             .position(|store| store.overlaps(self.stores[index].address, self.stores[index].bytes))
         {
             index = older;
         }
-        self.stores.remove(index).perform();
+        self.stores.remove(index)
     }
 }
 

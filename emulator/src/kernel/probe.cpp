@@ -149,6 +149,35 @@ void message_passing(const void* arg) {
   }
 }
 
+// Thread 0 of block 0 stores the data, the last thread stores the flag behind a barrier, with a fence of its own or not.
+void barrier_passing(const void* arg) {
+  const Litmus* litmus = static_cast<const Litmus*>(arg);
+  const uint32_t threads = emu_block_size(), last = threads - 1;
+  for (uint32_t round = 1; round <= litmus->rounds; ++round) {
+    uint32_t seen;
+    if (emu_block_id() == 0) {
+      if (emu_thread_id() == 0) emu_store(litmus->data, &round, 4, EMU_WEAK);
+      emu_barrier(0, threads);
+      // The block itself sees it.
+      emu_load(litmus->data, &seen, 4, EMU_WEAK);
+      if (seen != round) emu_add(litmus->stale, 1000);
+      if (emu_thread_id() == last) {
+        if (litmus->release == 2) emu_fence();
+        emu_store(litmus->flag, &round, 4, litmus->release == 1 ? EMU_ACQ_REL : EMU_RELAXED);
+        for (emu_load(litmus->done, &seen, 4, EMU_ACQ_REL); seen != round; emu_load(litmus->done, &seen, 4, EMU_ACQ_REL))
+          emu_relax();
+      }
+      emu_barrier(0, threads);
+    } else if (emu_thread_id() == 0) {
+      for (emu_load(litmus->flag, &seen, 4, EMU_ACQ_REL); seen != round; emu_load(litmus->flag, &seen, 4, EMU_ACQ_REL))
+        emu_relax();
+      emu_load(litmus->data, &seen, 4, EMU_RELAXED);
+      if (seen != round) emu_add(litmus->stale, 1);
+      emu_store(litmus->done, &round, 4, EMU_ACQ_REL);
+    }
+  }
+}
+
 struct Forward {
   uint8_t* data;       // 16 bytes, aligned, zero
   uint32_t* mistakes;
@@ -199,6 +228,7 @@ const EmuKernel emu_probe_kernels[] = {
     {"emu_probe_trap", trap, 0, 0, 1024},
     {"emu_probe_deep", deep, sizeof(Deep), 0, 1024},
     {"emu_probe_message_passing", message_passing, sizeof(Litmus), 0, 1024},
+    {"emu_probe_barrier_passing", barrier_passing, sizeof(Litmus), 0, 1024},
     {"emu_probe_forwarding", forwarding, sizeof(Forward), 0, 1024},
 };
 const uint32_t emu_probe_kernel_count = sizeof(emu_probe_kernels) / sizeof(emu_probe_kernels[0]);

@@ -200,12 +200,16 @@ struct Litmus {
 
 /// Readers that saw the flag without the data, among `rounds`.
 fn stale_reads(config: &Config, grid: u32, rounds: u32, release: u32) -> u32 {
+    stale_reads_of("emu_probe_message_passing", config, grid, rounds, release)
+}
+
+fn stale_reads_of(kernel: &str, config: &Config, grid: u32, rounds: u32, release: u32) -> u32 {
     let mut words = vec![0u32; 64];
     let p = words.as_mut_ptr();
     // SAFETY: all inside the vector.
     let arg =
         unsafe { Litmus { data: p, flag: p.add(16), stale: p.add(32), done: p.add(48), rounds, release } };
-    launch(config, "emu_probe_message_passing", grid, &arg).unwrap();
+    launch(config, kernel, grid, &arg).unwrap();
     words[32]
 }
 
@@ -230,6 +234,24 @@ fn weak_memory_honours_release_and_fence() {
     }
     // Without delayed stores the order of the program is what others see, on x86.
     assert_eq!(stale_reads(&config(2, 0, false), 1, 100, 0), 0);
+}
+
+/// A barrier alone says nothing to other blocks; the fence of one thread behind it speaks for all of its block.
+#[test]
+fn a_barrier_shows_stores_to_the_block_alone() {
+    let stale = |threads, seed, release| {
+        stale_reads_of("emu_probe_barrier_passing", &config(threads, seed, true), 2, 20, release)
+    };
+    for threads in [1, 4] {
+        let without: u32 = (0..20).map(|seed| stale(threads, seed, 0)).sum();
+        assert!(without > 0, "{threads} threads: no run delayed the data behind the flag");
+        assert!(without < 400, "{threads} threads: the block does not see its own data: {without}");
+        for seed in 0..20 {
+            for release in [1, 2] {
+                assert_eq!(stale(threads, seed, release), 0, "{threads} threads, seed {seed}");
+            }
+        }
+    }
 }
 
 #[test]

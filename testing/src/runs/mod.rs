@@ -168,6 +168,23 @@ pub const ALL: &[Run] = &[
             team.env("OXCCL_EMU_WEAK", 1).env("OXCCL_EMU_THREADS", 8).env("OXCCL_EMU_SEED", 7).seconds(250)
         })
     }),
+    emulated("weak_memory_messages", |m| {
+        let teams = [1, 8].into_iter().flat_map(|threads| {
+            let team = |scenario, count| {
+                let team = processes(scenario, count).env("OXCCL_EMU_WEAK", 1);
+                team.env("OXCCL_EMU_THREADS", threads).env("OXCCL_EMU_SEED", 3)
+            };
+            let broadcasts =
+                |protocol: &str| team("slow_broadcast", 3).arg("broadcasts", 500).env("NCCL_PROTO", protocol);
+            [
+                team("random_messages", 2).arg("turns", 200),
+                team("opposite_messages", 2).arg("turns", 2),
+                broadcasts("LL"),
+                broadcasts("Simple"),
+            ]
+        });
+        all(m, teams.collect())
+    }),
     // Paths between ranks.
     any("host_memory_p2p_disabled", |m| small(m, &[1, 1, 1], |team| team.env("NCCL_P2P_DISABLE", 1))),
     any("host_memory_in_one_process", |m| small(m, &[2], |team| team.env("NCCL_P2P_DISABLE", 1))),
