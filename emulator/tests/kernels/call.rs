@@ -192,12 +192,23 @@ impl Call {
     }
 }
 
-/// Runs `each(rank)` for all ranks at the same time.
-pub fn on_all_ranks(nranks: u32, each: impl Fn(u32) + Sync) {
+/// Runs `each(rank)` for all ranks at the same time. A rank that panics ends the waits of the others, which may wait for it.
+pub fn on_all_ranks(world: &World, each: impl Fn(u32) + Sync) {
+    struct AbortIfPanicking<'a>(&'a World);
+    impl Drop for AbortIfPanicking<'_> {
+        fn drop(&mut self) {
+            if std::thread::panicking() {
+                (0..self.0.layout.nranks).for_each(|rank| self.0.abort(rank));
+            }
+        }
+    }
     std::thread::scope(|scope| {
-        for rank in 0..nranks {
+        for rank in 0..world.layout.nranks {
             let each = &each;
-            scope.spawn(move || each(rank));
+            scope.spawn(move || {
+                let _guard = AbortIfPanicking(world);
+                each(rank);
+            });
         }
     });
 }

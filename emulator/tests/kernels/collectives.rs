@@ -25,7 +25,7 @@ fn call(world: &World, function: u32, protocol: Protocol) -> Call {
 }
 
 fn run_all(world: &World, calls: &[Call]) {
-    on_all_ranks(world.layout.nranks, |rank| {
+    on_all_ranks(world, |rank| {
         for call in calls {
             call.run(world, rank);
         }
@@ -184,7 +184,7 @@ fn broadcasts_with_a_late_receiver() {
         for nranks in [2, 3] {
             let world = World::new(nranks, 0);
             let base = Call { count: 300, chunk: 256, ..call(&world, FN_BROADCAST, protocol) };
-            on_all_ranks(nranks, |rank| {
+            on_all_ranks(&world, |rank| {
                 for i in 0..effort(400) as u64 {
                     if rank == nranks - 1 && i % 50 == 0 {
                         std::thread::sleep(std::time::Duration::from_millis(3));
@@ -210,7 +210,7 @@ fn results_do_not_depend_on_protocol_grid_and_chunk() {
                     chunk,
                     ..call(&world, FN_ALL_REDUCE, protocol)
                 };
-                on_all_ranks(3, |rank| {
+                on_all_ranks(&world, |rank| {
                     let result = call.run_unchecked(&world, rank).expect("all ranks have a result");
                     results.lock().unwrap().insert(result);
                 });

@@ -27,7 +27,7 @@ fn call(world: &World, function: u32, protocol: Protocol) -> Call {
 
 /// Both ranks end, and at least the one that finds the difference says what it is; the other one is told.
 fn assert_mismatch(calls: [Call; 2], world: &World) {
-    on_all_ranks(2, |rank| {
+    on_all_ranks(world, |rank| {
         // Buffers are as large as this rank's own call says; their guards are checked inside.
         calls[rank as usize].run_unchecked(world, rank);
     });
@@ -65,12 +65,12 @@ fn two_roots_are_found_by_the_next_call() {
     for protocol in [Protocol::Ll, Protocol::Simple] {
         let world = World::new(2, 0);
         let base = Call { count: 100, ..call(&world, FN_BROADCAST, protocol) };
-        on_all_ranks(2, |rank| {
+        on_all_ranks(&world, |rank| {
             // Neither receives, so both end.
             Call { root: rank, ..base }.run_unchecked(&world, rank);
         });
         assert_eq!((world.error(0), world.error(1)), (None, None));
-        on_all_ranks(2, |rank| {
+        on_all_ranks(&world, |rank| {
             Call { function: FN_ALL_REDUCE, ..base }.run_unchecked(&world, rank);
         });
         for rank in 0..2 {
@@ -84,7 +84,7 @@ fn two_roots_that_go_on_are_found() {
     for protocol in [Protocol::Ll, Protocol::Simple] {
         let world = World::new(2, 0);
         let base = Call { count: 100, ..call(&world, FN_BROADCAST, protocol) };
-        on_all_ranks(2, |rank| {
+        on_all_ranks(&world, |rank| {
             for _ in 0..20 {
                 Call { root: rank, ..base }.run_unchecked(&world, rank);
             }
@@ -156,7 +156,9 @@ fn message(world: &World, rank: u32, is_send: bool, bytes: usize) {
 fn messages_of_different_sizes_are_named() {
     for (sent, received) in [(100, 99), (0, 8), (8, 0), (1 << 20, 100), (100, 1 << 20), (3 << 20, 2 << 20)] {
         let world = World::new(2, 0);
-        on_all_ranks(2, |rank| message(&world, rank, rank == 0, if rank == 0 { sent } else { received }));
+        on_all_ranks(&world, |rank| {
+            message(&world, rank, rank == 0, if rank == 0 { sent } else { received })
+        });
         let error = world.error(1).expect("the receiver compares");
         assert_eq!((error.code, error.peer, error.finder), (ERROR_MESSAGE_SIZE, 0, 1));
         assert_eq!((error.own, error.theirs), (received as u64, sent as u64));

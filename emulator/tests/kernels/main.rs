@@ -20,6 +20,7 @@ mod errors;
 mod messages;
 mod reference;
 mod world;
+mod wraps;
 
 /// How many of `wanted` repetitions to do: fewer in each of the other execution modes.
 fn effort(wanted: usize) -> usize {

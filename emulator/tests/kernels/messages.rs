@@ -9,12 +9,12 @@ use super::world::{Buffer, World, launch};
 
 /// A message of a group; `peer == rank` copies.
 #[derive(Debug, Clone, Copy)]
-struct Planned {
-    from: u32,
-    to: u32,
-    bytes: usize,
-    offsets: (usize, usize),
-    seed: u64,
+pub struct Planned {
+    pub from: u32,
+    pub to: u32,
+    pub bytes: usize,
+    pub offsets: (usize, usize),
+    pub seed: u64,
 }
 
 fn content(message: &Planned) -> Vec<u8> {
@@ -23,7 +23,7 @@ fn content(message: &Planned) -> Vec<u8> {
 
 /// Launches this rank's side of a group and checks what it received. The rest of the arguments tests what the host may do: arrays
 /// inside the launch or in memory.
-fn run_group(world: &World, rank: u32, group: &[Planned], inline: bool) {
+pub fn run_group(world: &World, rank: u32, group: &[Planned], inline: bool) {
     let nranks = world.layout.nranks;
     let mut buffers = Vec::new();
     let mut lanes = Vec::new();
@@ -107,7 +107,7 @@ fn sizes_around_every_boundary() {
             Planned { from: 0, to: 1, bytes, offsets: (0, 0), seed: 1 },
             Planned { from: 1, to: 0, bytes, offsets: (3, 1), seed: 2 },
         ];
-        on_all_ranks(2, |rank| run_group(&world, rank, &group, true));
+        on_all_ranks(&world, |rank| run_group(&world, rank, &group, true));
     }
 }
 
@@ -138,7 +138,7 @@ fn random_groups(nranks: u32, start: u32, groups: usize, seed: u64) {
         })
         .collect();
     // No barrier between groups: ranks run ahead of each other as far as the FIFOs let them.
-    on_all_ranks(nranks, |rank| {
+    on_all_ranks(&world, |rank| {
         for (group, inline) in &groups {
             run_group(&world, rank, group, *inline);
         }

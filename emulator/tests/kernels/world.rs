@@ -135,6 +135,58 @@ impl World {
     }
 }
 
+/// Which LL FIFO of a pair: that of collectives on channel 0, or that of messages.
+#[derive(Debug, Clone, Copy)]
+pub enum LlFifo {
+    Collectives,
+    Messages,
+}
+
+impl LlFifo {
+    pub fn slots(self) -> u32 {
+        match self {
+            Self::Collectives => LL_SLOTS,
+            Self::Messages => P2P_LL_SLOTS,
+        }
+    }
+}
+
+impl World {
+    /// The FIFO's slots, one after the other, as lines. Nothing may run.
+    fn ll_lines(&mut self, receiver: u32, sender: u32, fifo: LlFifo) -> &mut [[u32; 4]] {
+        let layout = &self.layout;
+        let sender = (sender - u32::from(sender > receiver)) as usize;
+        let (offset, slot, before) = match fifo {
+            LlFifo::Collectives => {
+                (layout.ll_offset, 2 * layout.ll_chunk, sender * layout.ll_channels as usize)
+            }
+            LlFifo::Messages => (layout.p2p_ll_offset, 2 * layout.p2p_ll_chunk, sender),
+        };
+        let bytes = (fifo.slots() * slot) as usize;
+        let place =
+            self.ranks[receiver as usize].base.address() + u64::from(offset) + (before * bytes) as u64;
+        // SAFETY: inside the base region (see `CommArgs`), which nothing else uses meanwhile.
+        unsafe { std::slice::from_raw_parts_mut(place as *mut [u32; 4], bytes / 16) }
+    }
+
+    /// Fills the slots with lines that were left when the flags of the `slots` steps behind `step` were in use before.
+    pub fn plant_stale_lines(&mut self, receiver: u32, sender: u32, fifo: LlFifo, step: u32) {
+        let lines = self.ll_lines(receiver, sender, fifo);
+        let per_slot = lines.len() / fifo.slots() as usize;
+        for next in 1..=fifo.slots() {
+            let step = step.wrapping_add(next);
+            let flag = (step & 0x7fff_ffff) + 1;
+            let first = (step % fifo.slots()) as usize * per_slot;
+            lines[first..first + per_slot].fill([0xdead_beef, flag, 0xdead_beef, flag]);
+        }
+    }
+
+    /// Lines with a flag.
+    pub fn flagged_lines(&mut self, receiver: u32, sender: u32, fifo: LlFifo) -> usize {
+        self.ll_lines(receiver, sender, fifo).iter().filter(|line| line[1] != 0 || line[3] != 0).count()
+    }
+}
+
 /// Runs kernel `index` of the table to its end.
 pub fn launch<T>(index: usize, grid: u32, argument: &T) {
     let row = KERNELS[index];
