@@ -1,7 +1,7 @@
 //! Executable graphs: a private copy of a graph, launched again and again.
 //!
-//! Launches of one executable graph follow each other; a launch while a stream captures becomes a graph inside the
-//! captured graph. Destroying one while it runs is allowed: the run holds what it needs.
+//! Launches of one executable graph follow each other; a capture refuses them. Destroying one while it runs is
+//! allowed: the run holds what it needs.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 
 use super::{Graph, Node};
 use crate::context;
-use crate::error::{GRAPH_EXEC_UPDATE_FAILURE, INVALID_VALUE, Result};
+use crate::error::{GRAPH_EXEC_UPDATE_FAILURE, INVALID_VALUE, Result, STREAM_CAPTURE_UNSUPPORTED};
 use crate::handle::{self, Registry};
 use crate::stream::op::Op;
 use crate::stream::{self, Placement, capture};
@@ -64,10 +64,9 @@ fn launch(exec: CUgraphExec, stream: CUstream) -> Result {
     let (exec, stream) = (get(exec)?, stream::get(stream)?);
     let mut last = exec.last.lock();
     let op = stream.submit_with(|state| {
-        if let Some(capture) = &mut state.capture {
-            capture.check_for_graph()?;
-            capture.add(Work::Child(Arc::new(exec.graph.copy(handle::next(), false))))?;
-            return Ok(Placement::Captured);
+        if let Some(capture) = &state.capture {
+            capture.invalidate();
+            return Err(STREAM_CAPTURE_UNSUPPORTED);
         }
         Ok(Placement::Queue(Work::Child(exec.graph.clone()), last.clone().into_iter().collect()))
     })?;

@@ -107,11 +107,6 @@ impl Capture {
         if empty { self.session.check() } else { self.add(work) }
     }
 
-    /// Fails if no graph can be launched into the capture. A broken capture has a code of its own for that.
-    pub fn check_for_graph(&self) -> Result {
-        self.session.check().map_err(|_| STREAM_CAPTURE_UNSUPPORTED)
-    }
-
     pub fn position(&self) -> Result<Position> {
         self.session.check()?;
         Ok(Position { session: self.session.clone(), after: self.after.clone() })

@@ -21,7 +21,7 @@ use crate::error::{
 use crate::handle::Registry;
 use crate::memory::ipc::{self, Ticket};
 use crate::memory::map::SharedFile;
-use crate::stream::capture::{self, Position};
+use crate::stream::capture::{self, Capture, Position};
 use crate::stream::op::{Job, Op};
 use crate::stream::{self, Placement};
 use crate::types::{CUevent, CUipcHandle, CUstream, Out};
@@ -234,13 +234,15 @@ fn wait(stream: CUstream, event: CUevent, flags: u32) -> Result {
     }
     let captured = event.state.lock().captured.clone();
     // A place in a capture that has ended is nowhere.
-    if captured.as_ref().is_some_and(|position| !position.session.is_open()) {
-        return Err(INVALID_VALUE);
-    }
+    let is_nowhere = captured.as_ref().is_some_and(|position| !position.session.is_open());
     let recorded = event.state.lock().latest.is_some() || event.shared.is_some();
     stream
         .clone()
         .submit_with(|state| {
+            if is_nowhere {
+                state.capture.iter().for_each(Capture::invalidate);
+                return Err(INVALID_VALUE);
+            }
             if flags == EXTERNAL {
                 let capture = state.capture.as_mut().ok_or(ILLEGAL_STATE)?;
                 capture.add(Work::Wait(event))?;
