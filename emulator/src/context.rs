@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 
 use crate::device::{self, Device};
 use crate::error::{
@@ -37,6 +37,8 @@ pub struct Context {
     retained: Mutex<u32>,
     /// Held while work is queued on the legacy stream or on a stream that synchronises with it.
     pub order: Mutex<()>,
+    /// Held for writing while a call waits for the whole context, and for reading while work is queued.
+    pub gate: RwLock<()>,
     pub legacy: Mutex<Option<Arc<Stream>>>,
     peers: Mutex<BTreeSet<CUcontext>>,
     limits: Mutex<[usize; 7]>,
@@ -66,6 +68,7 @@ impl Context {
             failure: AtomicU32::new(0),
             retained: Mutex::new(0),
             order: Mutex::new(()),
+            gate: RwLock::new(()),
             legacy: Mutex::new(None),
             peers: Mutex::new(BTreeSet::new()),
             limits: Mutex::new(DEFAULT_LIMITS),

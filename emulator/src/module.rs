@@ -15,7 +15,7 @@ use crate::device;
 use crate::error::{FILE_NOT_FOUND, INVALID_HANDLE, INVALID_VALUE, NOT_FOUND, Result};
 use crate::handle::Registry;
 use crate::kernel::{self, KernelInfo};
-use crate::stream::capture;
+use crate::stream::{self, capture};
 use crate::types::{CUdevice, CUfunction, CUkernel, CUlibrary, CUmodule, In, Out, Text};
 
 /// Dynamic shared memory that a kernel may use unless more was asked for.
@@ -128,7 +128,12 @@ pub fn forget_context(context: &'static Context) {
 
 /// Whether kernels of an image are loaded one by one: those of PTX come with their module.
 fn is_lazy(image: In<u8>) -> Result<bool> {
-    Ok(!config::get().eager && !matches!(image.get()?, b'.' | b'/'))
+    Ok(!config::get().eager && !is_text(image)?)
+}
+
+/// Whether an image is PTX.
+fn is_text(image: In<u8>) -> Result<bool> {
+    Ok(matches!(image.get()?, b'.' | b'/'))
 }
 
 /// The same for a file, which must be there.
@@ -139,6 +144,10 @@ fn is_lazy_file(name: Text) -> Result<bool> {
 
 fn load(out: Out<CUmodule>, image: In<u8>) -> Result {
     out.check()?;
+    if is_text(image)? {
+        // As on a GPU: its code comes into the context now, when that has nothing to do.
+        stream::synchronize_behind_gate(context::current()?);
+    }
     make_module(out, is_lazy(image)?)
 }
 
@@ -232,6 +241,7 @@ cu! {
             return Err(INVALID_HANDLE);
         }
         capture::forbid_unsafe()?;
+        stream::drain_without_deadline(module.context);
         MODULES.remove(module.handle)?;
         FUNCTIONS.remove_where(|function| function.module == module.handle);
         Ok(())

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use parking_lot::{Mutex, RwLock};
 
 use super::info::{Agreed, BlockLimits, RankInfo, agree};
-use super::{Comm, Config, HANDLES, Order, Publish, end};
+use super::{Comm, Config, HANDLES, Lists, Order, Publish, end};
 use crate::bootstrap::Bootstrap;
 use crate::error::{Error, LastError, Result};
 use crate::gpu::context::{Context, ordinal_of};
@@ -22,6 +22,7 @@ use crate::gpu::host_block::HostView;
 use crate::gpu::kernels::Kernels;
 use crate::gpu::layout::{KERNEL_PROBE, Layout};
 use crate::gpu::memory::Medium;
+use crate::gpu::retire::Tenant;
 use crate::gpu::stream::{Event, RelaxedCapture};
 use crate::gpu::work::{CommArgs, INLINE_PEERS, MAILBOX_STRIDE, Mailbox, PeerArgs, ProbeWork};
 use crate::param;
@@ -203,6 +204,7 @@ impl Builder<'_> {
         // Nobody may send before everybody's table is written; the last exchange of `connect` was before
         // that.
         self.gather(&[])?;
+        let last = Arc::new(Event::new(context)?);
         Ok(Arc::new(Comm {
             rank,
             nranks,
@@ -219,7 +221,12 @@ impl Builder<'_> {
             args: RwLock::new(args),
             peers: Mutex::new(peers),
             setup: Mutex::default(),
-            order: Mutex::new(Order { event: Event::new(context)?, last: None, captured: None }),
+            order: Mutex::new(Order {
+                event: last.clone(),
+                last: None,
+                captured: None,
+                lists: Lists::default(),
+            }),
             failed: AtomicBool::new(false),
             failure: Mutex::new(None),
             finalized: AtomicBool::new(false),
@@ -228,6 +235,7 @@ impl Builder<'_> {
             left: Mutex::default(),
             last_error: LastError::new(),
             generation: process::generation(),
+            _tenant: Tenant::new(context, last),
         }))
     }
 

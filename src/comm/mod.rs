@@ -7,6 +7,7 @@
 mod end;
 mod info;
 mod init;
+mod lists;
 mod ops;
 mod setup;
 mod split;
@@ -19,6 +20,7 @@ use parking_lot::{Mutex, RwLock};
 
 pub use end::{abort, destroy, finalize};
 pub use init::{InitJob, current_job, init_all_jobs};
+pub use lists::{Lists, lasting};
 pub use ops::{PreMulSum, Scalar};
 pub use setup::Needs;
 pub use split::SplitJob;
@@ -29,6 +31,7 @@ use crate::gpu::context::Context;
 use crate::gpu::host_block::{HostView, Record};
 use crate::gpu::kernels::Kernels;
 use crate::gpu::memory::Medium;
+use crate::gpu::retire::Tenant;
 use crate::gpu::stream::{CallerStream, Event};
 use crate::gpu::work::{CommArgs, ERROR_ABORTED, ERROR_DIVERGED, ERROR_MESSAGE_SIZE, PeerArgs};
 use crate::process;
@@ -90,16 +93,19 @@ pub struct Comm {
     left: Mutex<HashSet<u32>>,
     last_error: LastError,
     generation: u64,
+    /// Dropped after all memory above, which it keeps from being given back too early.
+    _tenant: Tenant,
 }
 
 /// The last operation's place, so that the next one on another stream waits for it.
 #[derive(Debug)]
 pub struct Order {
     /// Recorded after each eager operation.
-    pub event: Event,
+    pub event: Arc<Event>,
     pub last: Option<CallerStream>,
     /// The capture that the last captured operation went into, and an event of that capture.
     pub captured: Option<(u64, CallerStream, Event)>,
+    pub lists: Lists,
 }
 
 static HANDLES: LazyLock<Registry<Comm>> = LazyLock::new(Registry::new);

@@ -9,13 +9,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Comm;
-use super::end::drop_after_operations;
 use super::init::set_peers;
 use crate::error::{Error, Result};
-use crate::gpu::memory::{Medium, Memory};
 use crate::gpu::stream::RelaxedCapture;
-use crate::gpu::work::{Lane, Message, PeerArgs};
-use crate::process::defer;
+use crate::gpu::work::PeerArgs;
 use crate::sys::Deadline;
 use crate::transport::Region;
 
@@ -116,22 +113,5 @@ impl Comm {
         }
         set_peers(&mut self.args.write(), peers);
         Ok(())
-    }
-
-    /// Lanes and messages of a launch whose parameters they do not fit: lanes first, in host memory that
-    /// kernels read.
-    pub(crate) fn work_list(&self, lanes: &[Lane], messages: &[Message]) -> Result<Arc<Memory>> {
-        let _relaxed = RelaxedCapture::enter()?;
-        let (lanes, messages) = (Lane::bytes(lanes), Message::bytes(messages));
-        let list = Memory::new(&self.context, Medium::Host, lanes.len() + messages.len())?;
-        list.write_host(0, lanes)?;
-        list.write_host(lanes.len(), messages)?;
-        Ok(list)
-    }
-
-    /// Keeps `object` until the operations launched before have ended.
-    pub(crate) fn keep_until_idle<T: Send + 'static>(self: &Arc<Self>, object: T) {
-        let comm = self.clone();
-        defer(move || drop_after_operations(comm, object));
     }
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use super::messages::launch_messages;
 use super::{Kind, Message, Operation};
-use crate::comm::{Comm, Needs, Order, Scalar};
+use crate::comm::{Comm, Lists, Needs, Order, Scalar};
 use crate::error::{Error, Result};
 use crate::gpu::host_block::Record;
 use crate::gpu::layout::{KERNEL_LOCAL, collective_kernel};
@@ -32,13 +32,18 @@ pub fn launch(operations: Vec<Operation>) -> Result<()> {
     let mut order = comm.order().lock();
     let streams = Streams::of(&operations)?;
     streams.join(&comm, &mut order)?;
-    let launched = launch_all(&comm, &operations, &streams);
+    let launched = launch_all(&comm, &operations, &streams, &mut order.lists);
     // Also after a failure: what was launched must be waited for.
     let released = streams.release(&comm, &mut order);
     launched.and(released)
 }
 
-fn launch_all(comm: &Arc<Comm>, operations: &[Operation], streams: &Streams) -> Result<()> {
+fn launch_all(
+    comm: &Arc<Comm>,
+    operations: &[Operation],
+    streams: &Streams,
+    lists: &mut Lists,
+) -> Result<()> {
     let mut messages: Vec<Message> = Vec::new();
     for operation in operations {
         match operation.kind {
@@ -54,7 +59,7 @@ fn launch_all(comm: &Arc<Comm>, operations: &[Operation], streams: &Streams) -> 
             Kind::Message(message) => messages.push(message),
         }
     }
-    launch_messages(comm, &messages, streams)
+    launch_messages(comm, &messages, streams, lists)
 }
 
 struct Collective {

@@ -5,16 +5,21 @@ use std::sync::Arc;
 
 use super::Message;
 use super::launch::Streams;
-use crate::comm::{Comm, Needs};
+use crate::comm::{Comm, Lists, Needs, lasting};
 use crate::error::{Error, Result};
 use crate::gpu::host_block::Record;
 use crate::gpu::layout::{KERNEL_MESSAGES, message_is_ll};
-use crate::gpu::memory::Memory;
+use crate::gpu::retire::Scratch;
 use crate::gpu::stream::Capture;
 use crate::gpu::work::{INLINE_LANES, INLINE_MESSAGES, Lane, Message as Work, MessageWork};
 use crate::schedule::messages::{Lanes, Planned, lanes};
 
-pub(super) fn launch_messages(comm: &Arc<Comm>, messages: &[Message], streams: &Streams) -> Result<()> {
+pub(super) fn launch_messages(
+    comm: &Arc<Comm>,
+    messages: &[Message],
+    streams: &Streams,
+    lists: &mut Lists,
+) -> Result<()> {
     if messages.is_empty() {
         return Ok(());
     }
@@ -41,31 +46,31 @@ pub(super) fn launch_messages(comm: &Arc<Comm>, messages: &[Message], streams: &
         inline_messages: [Work::default(); INLINE_MESSAGES],
     };
     let grid = lanes.len() as u32;
-    let mut kept = None;
+    let bytes = planned.iter().map(|message| message.bytes).sum();
+    comm.record(Record { bytes, grid, messages: planned.len() as u32, ..streams.record() });
+    let kernel = comm.kernels().get(KERNEL_MESSAGES);
     if lanes.len() <= INLINE_LANES && messages.len() <= INLINE_MESSAGES {
         work.inline_lanes[..lanes.len()].copy_from_slice(&lanes);
         work.inline_messages[..messages.len()].copy_from_slice(&messages);
-    } else {
-        let list = comm.work_list(&lanes, &messages)?;
-        work.lanes = list.address();
-        work.messages = list.address() + size_of_val(&lanes[..]) as u64;
-        kept = Some(list);
+        return kernel.launch(grid, &work, streams.main);
     }
-    let bytes = planned.iter().map(|message| message.bytes).sum();
-    comm.record(Record { bytes, grid, messages: planned.len() as u32, ..streams.record() });
-    comm.kernels().get(KERNEL_MESSAGES).launch(grid, &work, streams.main)?;
-    match (kept, streams.capture) {
-        (Some(list), Capture::Active { graph, .. }) => graph.keep(list, give_up_list),
-        (Some(list), Capture::None) => {
-            comm.keep_until_idle(list);
-            Ok(())
+    let mut launch = |list: u64| {
+        work.lanes = list;
+        work.messages = list + size_of_val(&lanes[..]) as u64;
+        kernel.launch(grid, &work, streams.main)
+    };
+    match streams.capture {
+        Capture::None => lists.with(comm.context(), (&lanes, &messages), streams.main, launch),
+        Capture::Active { graph, .. } => {
+            let list = lasting(comm.context(), &lanes, &messages)?;
+            launch(list.address())?;
+            graph.keep(list, give_up_list)
         }
-        (None, _) => Ok(()),
     }
 }
 
 /// A graph's list: its memory may only be given back where CUDA may be called.
-fn give_up_list(list: Arc<Memory>) {
+fn give_up_list(list: Arc<Scratch>) {
     crate::process::defer(move || drop(list));
 }
 

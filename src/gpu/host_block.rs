@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use super::context::Context;
-use super::memory::{Medium, Memory};
+use super::retire::Scratch;
 use super::work::{DeviceError, HostBlock};
 use crate::error::{Error, Result};
 
@@ -57,7 +57,7 @@ pub struct Record {
 
 #[derive(Debug)]
 pub struct HostView {
-    memory: Arc<Memory>,
+    memory: Scratch,
     block: *mut HostBlock,
     /// Only the thread that holds the communicator's order writes the ring.
     enqueued: AtomicU64,
@@ -71,7 +71,7 @@ unsafe impl Sync for HostView {}
 impl HostView {
     pub fn new(context: &Arc<Context>, rank: u32, nranks: u32) -> Result<HostView> {
         let bytes = RING_OFFSET + size_of::<RingHeader>() + RING_RECORDS * size_of::<Record>();
-        let memory = Memory::new(context, Medium::Host, bytes)?;
+        let memory = Scratch::new(context, bytes)?;
         let block =
             memory.host_pointer().ok_or_else(|| Error::internal("host memory has a host address"))?.cast();
         let view = HostView { memory, block, enqueued: AtomicU64::new(0) };

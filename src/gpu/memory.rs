@@ -16,6 +16,7 @@ use parking_lot::Mutex;
 
 use super::context::Context;
 use super::driver::check;
+use super::retire::retire;
 use super::stream::RelaxedCapture;
 use crate::error::{Error, Result};
 use crate::sys::fd::memfd;
@@ -146,7 +147,7 @@ impl Memory {
     /// The host's view of host memory.
     pub fn host_pointer(&self) -> Option<*mut u8> {
         match &self.kind {
-            Kind::Host { map, .. } => Some(map.map.as_mut_ptr()),
+            Kind::Host { map, .. } => map.map.as_ref().map(MmapRaw::as_mut_ptr),
             _ => None,
         }
     }
@@ -159,6 +160,14 @@ impl Memory {
         }
         // SAFETY: the range lies in the mapping (checked), and the two do not overlap.
         unsafe { base.add(offset).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+        Ok(())
+    }
+
+    /// Zeroes host memory that no kernel uses.
+    pub fn zero_host(&self) -> Result<()> {
+        let base = self.host_pointer().ok_or_else(|| Error::internal("GPU memory has no host address"))?;
+        // SAFETY: the mapping has this length.
+        unsafe { base.write_bytes(0, self.bytes) };
         Ok(())
     }
 
@@ -189,12 +198,14 @@ impl Drop for Memory {
     fn drop(&mut self) {
         if let Kind::Legacy = self.kind {
             LEGACY.lock().remove(&self.address);
-            if let Ok(_bound) = self.context.bind() {
+            let (context, address) = (self.context.clone(), self.address);
+            retire(&self.context, self.bytes, move || {
+                let Ok(_bound) = context.bind() else { return };
                 // Freeing is refused while any thread captures in the global mode.
                 let _relaxed = RelaxedCapture::enter();
                 // SAFETY: our own allocation; whoever drops the last reference has seen its kernels leave.
-                let _ = unsafe { sys::cuMemFree_v2(self.address) };
-            }
+                let _ = unsafe { sys::cuMemFree_v2(address) };
+            });
         }
     }
 }
@@ -210,7 +221,7 @@ pub struct Mapping {
 enum MappingKind {
     Virtual { _mapped: Virtual },
     Host { _map: Registered },
-    Opened(Arc<Context>),
+    Opened { context: Arc<Context>, bytes: usize },
     SameProcess { _owner: Arc<Memory> },
 }
 
@@ -255,7 +266,7 @@ impl Mapping {
                     unsafe { sys::cuIpcOpenMemHandle_v2(&mut address, handle, flags) },
                     "cuIpcOpenMemHandle",
                 )?;
-                Ok(Mapping { address, kind: MappingKind::Opened(context.clone()) })
+                Ok(Mapping { address, kind: MappingKind::Opened { context: context.clone(), bytes } })
             }
             2 => {
                 let map = Registered::new(context, fd()?.as_fd(), bytes)?;
@@ -273,12 +284,14 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        if let MappingKind::Opened(context) = &self.kind
-            && let Ok(_bound) = context.bind()
-        {
-            let _relaxed = RelaxedCapture::enter();
-            // SAFETY: opened by `open`, closed once.
-            let _ = unsafe { sys::cuIpcCloseMemHandle(self.address) };
+        if let MappingKind::Opened { context, bytes } = &self.kind {
+            let (owner, address) = (context.clone(), self.address);
+            retire(context, *bytes, move || {
+                let Ok(_bound) = owner.bind() else { return };
+                let _relaxed = RelaxedCapture::enter();
+                // SAFETY: opened by `open`, closed once.
+                let _ = unsafe { sys::cuIpcCloseMemHandle(address) };
+            });
         }
     }
 }
@@ -382,7 +395,8 @@ fn property(context: &Context) -> sys::CUmemAllocationProp {
 /// A mapped file that is registered with the driver.
 #[derive(Debug)]
 struct Registered {
-    map: MmapRaw,
+    /// `None` only while it is dropped.
+    map: Option<MmapRaw>,
     device: u64,
     context: Arc<Context>,
 }
@@ -403,7 +417,7 @@ impl Registered {
         let mut device = 0;
         // SAFETY: the range was registered above with a device mapping.
         let found = unsafe { sys::cuMemHostGetDevicePointer_v2(&mut device, map.as_mut_ptr().cast(), 0) };
-        let registered = Registered { map, device, context: context.clone() };
+        let registered = Registered { map: Some(map), device, context: context.clone() };
         check(found, "cuMemHostGetDevicePointer")?;
         Ok(registered)
     }
@@ -411,10 +425,13 @@ impl Registered {
 
 impl Drop for Registered {
     fn drop(&mut self) {
-        if let Ok(_bound) = self.context.bind() {
+        let Some(map) = self.map.take() else { return };
+        let context = self.context.clone();
+        retire(&self.context, map.len(), move || {
+            let Ok(_bound) = context.bind() else { return };
             let _relaxed = RelaxedCapture::enter();
             // SAFETY: registered by `new`; the mapping is still there.
-            let _ = unsafe { sys::cuMemHostUnregister(self.map.as_mut_ptr().cast()) };
-        }
+            let _ = unsafe { sys::cuMemHostUnregister(map.as_mut_ptr().cast()) };
+        });
     }
 }

@@ -6,5 +6,6 @@ pub mod host_block;
 pub mod kernels;
 pub mod layout;
 pub mod memory;
+pub mod retire;
 pub mod stream;
 pub mod work;

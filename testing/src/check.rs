@@ -52,7 +52,7 @@ impl Image {
 }
 
 /// With `OXCCL_TEST_TRACE=1`, says on the standard error what is about to run: what a run that hangs ends with.
-fn trace(call: &Call) {
+pub fn trace(call: &Call) {
     static WANTED: LazyLock<bool> = LazyLock::new(|| std::env::var_os("OXCCL_TEST_TRACE").is_some());
     if *WANTED {
         let line = format!("{:?} {call:?}\n", std::time::SystemTime::now());

@@ -122,11 +122,15 @@ pub fn upload(to: u64, data: &[u8], stream: Stream) -> Outcome {
     synchronize(stream)
 }
 
-/// Copies from the device in stream order and waits.
+/// Waits for the stream, then copies from the device.
+///
+/// A copy that is enqueued behind a kernel holds a queue of the copy engine until the kernel has ended. Ranks of one process that share
+/// a GPU may share that queue, and the kernel may be waiting for what the rank behind does next.
 pub fn download(from: u64, data: &mut [u8], stream: Stream) -> Outcome {
     if data.is_empty() {
         return Ok(());
     }
+    synchronize(stream)?;
     cu!(cuMemcpyDtoHAsync_v2(data.as_mut_ptr().cast::<c_void>(), from, data.len(), stream.raw()))?;
     synchronize(stream)
 }

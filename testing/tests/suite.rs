@@ -72,6 +72,8 @@ tests! {
     other_visible_devices
     shared_gpu_processes
     shared_gpu_threads
+    shared_gpu_8_threads
+    shared_gpu_communicators_come_and_go
     ten_thousand_broadcasts_ll
     ten_thousand_broadcasts_simple
     sequence_near_2_31

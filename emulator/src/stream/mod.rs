@@ -99,6 +99,9 @@ impl Stream {
         place: impl FnOnce(&mut State) -> Result<Placement>,
     ) -> Result<Option<Arc<Op>>> {
         self.context.check()?;
+        // Held up while a call of another thread waits for the whole context. What is captured does not go to the device.
+        let is_captured = self.state.lock().capture.is_some();
+        let _gate = (!is_captured).then(|| self.context.gate.read());
         let _order = self.blocks().then(|| self.context.order.lock());
         if self.kind == Kind::Legacy {
             capture::forbid_legacy(self.context)?;
@@ -212,7 +215,7 @@ pub fn synchronize_context(context: &'static Context) -> Result {
     context.check()
 }
 
-fn drain_without_deadline(context: &'static Context) {
+pub fn drain_without_deadline(context: &'static Context) {
     for stream in all_of(context) {
         for op in stream.outstanding() {
             op.wait();
@@ -347,11 +350,18 @@ cu! {
     }
 }
 
-/// Waits, as calls do that act on a whole device, for everything queued in contexts of that device.
+/// Waits, as calls do that act on a whole device, for everything queued in contexts of that device. Until then nothing
+/// more can be queued there.
 pub fn synchronize_device(device: &crate::device::Device) {
     for context in context::all_active() {
         if context.device.ordinal == device.ordinal {
-            drain_without_deadline(context);
+            synchronize_behind_gate(context);
         }
     }
+}
+
+/// The same for one context.
+pub fn synchronize_behind_gate(context: &'static Context) {
+    let _gate = context.gate.write();
+    drain_without_deadline(context);
 }

@@ -218,6 +218,18 @@ pub const ALL: &[Run] = &[
             team.env("CUDA_MODULE_LOADING", "EAGER")
         })
     }),
+    // What one rank gives back must not stop the launches of the others.
+    emulated("shared_gpu_8_threads", |m| {
+        small(m, &[8], |team| {
+            let team = team.env("OXCCL_EMU_DEVICES", 1).env("NCCL_MULTI_RANK_GPU_ENABLE", 1);
+            team.env("CUDA_MODULE_LOADING", "EAGER")
+        })
+    }),
+    emulated("shared_gpu_communicators_come_and_go", |m| {
+        let team = Team::new("bits", &[3]).arg("repeats", 20).env("OXCCL_EMU_DEVICES", 1);
+        let team = team.env("NCCL_MULTI_RANK_GPU_ENABLE", 1).env("CUDA_MODULE_LOADING", "EAGER");
+        one(m, team)
+    }),
     // Order, reuse, wrap-around.
     any("ten_thousand_broadcasts_ll", |m| {
         let team = processes("slow_broadcast", 3).arg("broadcasts", amount(m, 10_000));

@@ -35,6 +35,7 @@ pub fn run(rank: &Rank) -> Outcome<String> {
             let mut got = vec![0; input.len()];
             // Large ones a few times, so that the time goes to many repetitions.
             for turn in 0..if count > 30_000 { repeats.div_ceil(10) } else { repeats } {
+                crate::check::trace(&call);
                 driver::set(recv, turn as u8, got.len(), stream)?;
                 call.enqueue(nccl, comm, stream, send, recv)?;
                 driver::download(recv, &mut got, stream)?;

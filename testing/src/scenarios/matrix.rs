@@ -116,6 +116,8 @@ pub fn specials(rank: &Rank) -> Outcome<String> {
 
 fn finish(rank: &Rank, comms: &[Comm], checker: Checker) -> Outcome<String> {
     let checks = checker.checks;
+    // Freeing memory waits for the device and blocks launches of the process's other ranks meanwhile.
+    rank.barrier()?;
     checker.free()?;
     comms.iter().try_for_each(|comm| rank.destroy(*comm))?;
     Ok(format!("checks {checks}"))

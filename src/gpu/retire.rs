@@ -1,0 +1,140 @@
+//! Memory whose return to the driver would stop the device's kernels.
+//!
+//! cuMemFree, cuMemFreeHost, cuMemHostUnregister and cuIpcCloseMemHandle return only when every kernel of their context
+//! has ended, and until then no thread can launch in that context (`ctests/conformance/waits.c`; cuMemUnmap and
+//! cuMemRelease do neither). A communicator's kernel may be waiting for just such a launch: by another communicator, or
+//! by another rank of this process on the same GPU. So nothing is given back while a communicator lives in the context.
+//! It is kept aside until the last one has gone, or until much has gathered and none of them has work in flight. Host
+//! memory that only this process uses is taken from there again.
+
+use std::collections::HashMap;
+use std::ops::Deref;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock};
+
+use parking_lot::Mutex;
+
+use super::context::Context;
+use super::memory::{Medium, Memory};
+use super::stream::Event;
+use crate::error::Result;
+
+/// What is kept aside beyond this is given back as soon as no communicator of the context has work in flight.
+const MUCH: usize = 256 << 20;
+
+type GiveBack = Box<dyn FnOnce() + Send>;
+
+/// What is kept aside in one context.
+#[derive(Default)]
+struct Shelf {
+    /// The communicators, by number, with the event of each one's last operation.
+    tenants: HashMap<u64, Arc<Event>>,
+    retired: Vec<GiveBack>,
+    bytes: usize,
+    spare: Vec<Arc<Memory>>,
+}
+
+static SHELVES: LazyLock<Mutex<HashMap<usize, Shelf>>> = LazyLock::new(Mutex::default);
+
+/// A communicator that lives in a context.
+#[derive(Debug)]
+pub struct Tenant {
+    context: Arc<Context>,
+    number: u64,
+}
+
+impl Tenant {
+    /// `last`: recorded after each of the communicator's operations.
+    pub fn new(context: &Arc<Context>, last: Arc<Event>) -> Tenant {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        // Relaxed: only uniqueness matters.
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        SHELVES.lock().entry(context.key()).or_default().tenants.insert(number, last);
+        Tenant { context: context.clone(), number }
+    }
+}
+
+impl Drop for Tenant {
+    fn drop(&mut self) {
+        let mut shelves = SHELVES.lock();
+        let Some(shelf) = shelves.get_mut(&self.context.key()) else { return };
+        let last = shelf.tenants.remove(&self.number);
+        let left = if shelf.tenants.is_empty() { shelves.remove(&self.context.key()) } else { None };
+        drop(shelves);
+        // Outside the lock: both call the driver.
+        drop(last);
+        if let Some(shelf) = left {
+            drop(shelf.spare);
+            shelf.retired.into_iter().for_each(|give_back| give_back());
+        }
+    }
+}
+
+/// Calls `give_back`, which waits for the kernels of the context, when that can stop nobody.
+pub fn retire(context: &Context, bytes: usize, give_back: impl FnOnce() + Send + 'static) {
+    let mut shelves = SHELVES.lock();
+    let Some(shelf) = shelves.get_mut(&context.key()) else {
+        drop(shelves);
+        return give_back();
+    };
+    shelf.retired.push(Box::new(give_back));
+    shelf.bytes += bytes;
+    if shelf.bytes < MUCH {
+        return;
+    }
+    let tenants: Vec<Arc<Event>> = shelf.tenants.values().cloned().collect();
+    drop(shelves);
+    if !tenants.iter().all(|last| last.is_done()) {
+        return;
+    }
+    // An operation that is launched between the look and the calls is waited for. It would stop somebody only by waiting for
+    // a peer that waits for a later launch of this process; for this to stay unlikely there is the threshold.
+    let retired = SHELVES.lock().get_mut(&context.key()).map(|shelf| {
+        shelf.bytes = 0;
+        std::mem::take(&mut shelf.retired)
+    });
+    retired.into_iter().flatten().for_each(|give_back| give_back());
+}
+
+/// Host memory that no other process uses, so that it can serve again.
+#[derive(Debug)]
+pub struct Scratch {
+    context: Arc<Context>,
+    memory: Arc<Memory>,
+}
+
+impl Scratch {
+    /// Zeroed memory of `bytes`, rounded up to a power of two of at least a page.
+    pub fn new(context: &Arc<Context>, bytes: usize) -> Result<Scratch> {
+        let bytes = bytes.next_power_of_two().max(4096);
+        let spare = SHELVES.lock().get_mut(&context.key()).and_then(|shelf| {
+            let at = shelf.spare.iter().position(|memory| memory.bytes() == bytes)?;
+            Some(shelf.spare.swap_remove(at))
+        });
+        let memory = match spare {
+            Some(memory) => {
+                memory.zero_host()?;
+                memory
+            }
+            None => Memory::new(context, Medium::Host, bytes)?,
+        };
+        Ok(Scratch { context: context.clone(), memory })
+    }
+}
+
+impl Deref for Scratch {
+    type Target = Memory;
+
+    fn deref(&self) -> &Memory {
+        &self.memory
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        // Without a communicator in the context the memory goes with this reference.
+        if let Some(shelf) = SHELVES.lock().get_mut(&self.context.key()) {
+            shelf.spare.push(self.memory.clone());
+        }
+    }
+}
