@@ -5,7 +5,7 @@
 //! flag, and the error of a failure lists each candidate with its reason.
 
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -21,6 +21,7 @@ use crate::bootstrap::wire::{
 };
 use crate::error::{Code, Error, Result};
 use crate::param;
+use crate::sys::fork::PrivateFd;
 use crate::sys::{Deadline, fd, interfaces, socket};
 
 /// How long a wait goes without a look at the abort flag.
@@ -207,7 +208,7 @@ pub fn trusted(uid: u32) -> bool {
     uid == own || uid == 0 || own == 0
 }
 
-type Started = (SocketAddr, OwnedFd, Instant);
+type Started = (SocketAddr, PrivateFd, Instant);
 
 fn dial_tcp(
     call: &Call<'_>,
@@ -267,7 +268,7 @@ fn dial_tcp(
     }
 }
 
-fn begin(address: SocketAddr) -> std::result::Result<OwnedFd, Miss> {
+fn begin(address: SocketAddr) -> std::result::Result<PrivateFd, Miss> {
     let from = source(&address).map_err(|error| Miss {
         hope: Hope::None,
         code: error.code(),
@@ -289,7 +290,7 @@ fn source(to: &SocketAddr) -> Result<Option<SocketAddr>> {
 
 fn handshake(
     call: &Call<'_>,
-    fd: OwnedFd,
+    fd: PrivateFd,
     deadline: Deadline,
     pid: Option<i32>,
 ) -> std::result::Result<Connection, Miss> {
@@ -445,7 +446,7 @@ fn next_message(receiver: &mut Receiver, deadline: Deadline, abort: &AtomicBool)
 }
 
 /// Sends all that is queued.
-pub fn flush(sender: &mut Sender, socket: &OwnedFd, deadline: Deadline, abort: &AtomicBool) -> Result<()> {
+pub fn flush(sender: &mut Sender, socket: &PrivateFd, deadline: Deadline, abort: &AtomicBool) -> Result<()> {
     loop {
         match sender.flush() {
             Ok(true) => return Ok(()),

@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -28,6 +28,7 @@ use crate::error::{Code, Error, Result};
 use crate::param;
 use crate::process::service;
 use crate::process::service::{Actor, ActorId, Interest, Io, Ready};
+use crate::sys::fork::PrivateFd;
 use crate::sys::{fd, socket};
 
 /// A stranger must have proved itself after this time.
@@ -86,7 +87,7 @@ pub struct Door {
 }
 
 struct Listener {
-    socket: Arc<OwnedFd>,
+    socket: Arc<PrivateFd>,
     address: Option<SocketAddr>,
     /// The id that has this listener for itself.
     job: Option<[u8; 16]>,
@@ -106,7 +107,7 @@ enum IdState {
 }
 
 struct Pending {
-    socket: Arc<OwnedFd>,
+    socket: Arc<PrivateFd>,
     origin: Origin,
     buffer: Vec<u8>,
     stage: Stage,
@@ -270,9 +271,9 @@ impl Door {
             None => vec![0; 16],
             Some((first, last)) => (first..=last).collect(),
         };
-        let mut best: Vec<(OwnedFd, SocketAddr)> = Vec::new();
+        let mut best: Vec<(PrivateFd, SocketAddr)> = Vec::new();
         for port in ports {
-            let mut opened: Vec<(OwnedFd, SocketAddr)> = Vec::new();
+            let mut opened: Vec<(PrivateFd, SocketAddr)> = Vec::new();
             let mut taken = false;
             for address in addresses {
                 let port = opened.first().map_or(port, |(_, address)| address.port());
@@ -296,7 +297,7 @@ impl Door {
         }
     }
 
-    fn add_listener(&mut self, io: &mut Io<'_>, fd: OwnedFd, address: SocketAddr, job: Option<[u8; 16]>) {
+    fn add_listener(&mut self, io: &mut Io<'_>, fd: PrivateFd, address: SocketAddr, job: Option<[u8; 16]>) {
         let key = self.new_key();
         let listener = Listener { socket: Arc::new(fd), address: Some(address), job };
         io.watch(key, &listener.socket, Interest::Read);
@@ -342,7 +343,7 @@ impl Door {
         }
     }
 
-    fn greet(&mut self, io: &mut Io<'_>, fd: OwnedFd, over_tcp: bool) {
+    fn greet(&mut self, io: &mut Io<'_>, fd: PrivateFd, over_tcp: bool) {
         let origin = if over_tcp {
             let Some(address) = socket::tcp_peer(&fd) else { return };
             Origin::Tcp(address)

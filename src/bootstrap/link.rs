@@ -5,12 +5,13 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use crate::bootstrap::auth::{SEAL_BYTES, Seal};
 use crate::bootstrap::wire::Message;
 use crate::sys::fd;
+use crate::sys::fork::PrivateFd;
 
 /// Longest message.
 pub const MAX_MESSAGE: usize = 1 << 30;
@@ -19,7 +20,7 @@ pub const MAX_PAYLOAD: usize = 16 << 20;
 const READ_BYTES: usize = 64 << 10;
 
 pub struct Sender {
-    socket: Arc<OwnedFd>,
+    socket: Arc<PrivateFd>,
     seal: Seal,
     queue: VecDeque<Piece>,
 }
@@ -28,11 +29,11 @@ struct Piece {
     bytes: Arc<[u8]>,
     sent: usize,
     /// Go with the piece's first byte.
-    descriptors: Vec<OwnedFd>,
+    descriptors: Vec<PrivateFd>,
 }
 
 impl Sender {
-    pub fn new(socket: Arc<OwnedFd>, seal: Seal) -> Sender {
+    pub fn new(socket: Arc<PrivateFd>, seal: Seal) -> Sender {
         Sender { socket, seal, queue: VecDeque::new() }
     }
 
@@ -41,7 +42,7 @@ impl Sender {
     }
 
     /// For a message that many receive: the bytes are shared, only the seals differ.
-    pub fn push_encoded(&mut self, bytes: Arc<[u8]>, descriptors: Vec<OwnedFd>) {
+    pub fn push_encoded(&mut self, bytes: Arc<[u8]>, descriptors: Vec<PrivateFd>) {
         let length = u32::try_from(bytes.len()).expect("messages are far below 4 GiB").to_le_bytes();
         let seal = self.seal.make(&[&length, &bytes]);
         self.queue.push_back(Piece { bytes: length.as_slice().into(), sent: 0, descriptors });
@@ -70,12 +71,12 @@ impl Sender {
 }
 
 pub struct Receiver {
-    socket: Arc<OwnedFd>,
+    socket: Arc<PrivateFd>,
     seal: Seal,
     buffer: Vec<u8>,
     /// Longest message that is accepted now.
     limit: usize,
-    descriptors: Option<Vec<OwnedFd>>,
+    descriptors: Option<Vec<PrivateFd>>,
 }
 
 /// Why nothing more will come.
@@ -97,7 +98,7 @@ impl std::fmt::Display for Closed {
 }
 
 impl Receiver {
-    pub fn new(socket: Arc<OwnedFd>, seal: Seal, limit: usize) -> Receiver {
+    pub fn new(socket: Arc<PrivateFd>, seal: Seal, limit: usize) -> Receiver {
         Receiver { socket, seal, buffer: Vec::new(), limit, descriptors: None }
     }
 
@@ -105,11 +106,11 @@ impl Receiver {
         self.descriptors = Some(Vec::new());
     }
 
-    pub fn take_descriptors(&mut self) -> Vec<OwnedFd> {
+    pub fn take_descriptors(&mut self) -> Vec<PrivateFd> {
         self.descriptors.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
-    pub fn socket(&self) -> &Arc<OwnedFd> {
+    pub fn socket(&self) -> &Arc<PrivateFd> {
         &self.socket
     }
 
@@ -159,12 +160,12 @@ mod tests {
     use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
     use proptest::prelude::*;
 
-    fn pair(limit: usize) -> (Sender, Receiver, Arc<OwnedFd>) {
+    fn pair(limit: usize) -> (Sender, Receiver, Arc<PrivateFd>) {
         let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
         let (left, right) = socketpair(AddressFamily::Unix, SockType::Stream, None, flags).unwrap();
         let seal = || seals(&[1; 32], &[2; HELLO_BYTES], &[3; CHALLENGE_BYTES]).0;
-        let left = Arc::new(left);
-        (Sender::new(left.clone(), seal()), Receiver::new(Arc::new(right), seal(), limit), left)
+        let (left, right) = (Arc::new(PrivateFd::from(left)), Arc::new(PrivateFd::from(right)));
+        (Sender::new(left.clone(), seal()), Receiver::new(right, seal(), limit), left)
     }
 
     #[test]

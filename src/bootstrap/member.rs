@@ -22,6 +22,7 @@ use crate::process::service;
 use crate::process::service::{Actor, ActorId, Interest, Io, Ready};
 use crate::sys::Deadline;
 use crate::sys::fd::shared_process_end;
+use crate::sys::fork::PrivateFd;
 
 /// How long a rank that gives up waits for a last word of the rendezvous.
 const LAST_WORD: Duration = Duration::from_secs(1);
@@ -361,7 +362,7 @@ struct Reader {
     /// Ranks that live in the rendezvous' process.
     in_hub: Vec<u32>,
     /// Readable when the rendezvous' process ends, even if a child of it keeps the connection open.
-    end: Option<Arc<std::os::fd::OwnedFd>>,
+    end: Option<Arc<PrivateFd>>,
     over: bool,
 }
 

@@ -18,7 +18,6 @@ mod request;
 mod session;
 mod wire;
 
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -27,6 +26,7 @@ use parking_lot::Mutex;
 use crate::error::{Code, Error, Result};
 use crate::param;
 use crate::process::{generation, service};
+use crate::sys::fork::PrivateFd;
 use crate::sys::{Deadline, interfaces};
 
 use dial::{Call, Connection, Next, Places, check_abort, dial};
@@ -245,7 +245,12 @@ impl Bootstrap {
 
     /// Asks another rank; it answers as [`Bootstrap::serve`] says. A rank of this host may send descriptors with its answer. Ranks
     /// that share no Unix socket (on other hosts, in other network namespaces) exchange bytes by way of the rendezvous.
-    pub fn request(&self, peer: u32, payload: &[u8], deadline: Deadline) -> Result<(Vec<u8>, Vec<OwnedFd>)> {
+    pub fn request(
+        &self,
+        peer: u32,
+        payload: &[u8],
+        deadline: Deadline,
+    ) -> Result<(Vec<u8>, Vec<PrivateFd>)> {
         self.check()?;
         let info = self.peer(peer)?;
         let Some(member) = &self.member else {
@@ -293,7 +298,7 @@ impl Bootstrap {
         mut connection: Connection,
         payload: &[u8],
         deadline: Deadline,
-    ) -> Result<(Vec<u8>, Vec<OwnedFd>)> {
+    ) -> Result<(Vec<u8>, Vec<PrivateFd>)> {
         let abort = &self.abort;
         match connection.next(deadline, abort) {
             Next::Message(Message::Welcome { .. }) => {}

@@ -3,7 +3,6 @@
 //! The asked rank's process answers on its service side, whatever its own threads do: the question is read by the service thread and
 //! answered by a worker, so a handler may take its time. A question that comes before the rank has said how to answer waits.
 
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -16,10 +15,11 @@ use crate::bootstrap::wire::Message;
 use crate::error::{Code, Error, Result};
 use crate::process::service;
 use crate::process::service::{Actor, Interest, Io, Ready};
+use crate::sys::fork::PrivateFd;
 use crate::sys::{Deadline, fd};
 
 /// Answers rank `.0` that asks `.1`.
-pub type Handler = Arc<dyn Fn(u32, &[u8]) -> Result<(Vec<u8>, Vec<OwnedFd>)> + Send + Sync>;
+pub type Handler = Arc<dyn Fn(u32, &[u8]) -> Result<(Vec<u8>, Vec<PrivateFd>)> + Send + Sync>;
 
 /// A question must be complete after this time.
 const QUESTION: Duration = Duration::from_secs(30);
@@ -50,7 +50,7 @@ pub struct Question {
     pub reply: Reply,
 }
 
-pub type Outcome = Result<(Vec<u8>, Vec<OwnedFd>)>;
+pub type Outcome = Result<(Vec<u8>, Vec<PrivateFd>)>;
 /// Called on a worker thread; may block for a while.
 pub type Reply = Box<dyn FnOnce(Outcome) + Send>;
 
@@ -116,7 +116,7 @@ impl Question {
 }
 
 /// Answers on the connection on which the question came.
-fn answer_directly(mut sender: Sender, socket: &OwnedFd, outcome: Outcome) {
+fn answer_directly(mut sender: Sender, socket: &PrivateFd, outcome: Outcome) {
     let (descriptors, result, passed) = match outcome {
         Ok((_, passed)) if passed.len() > fd::MAX_PASSED => {
             let most = fd::MAX_PASSED;

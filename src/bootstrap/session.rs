@@ -4,7 +4,6 @@
 //! all-gather to all when the last is there, and tells the others at once when a rank fails, leaves or dies. A job whose ranks
 //! contradict each other (one rank twice, different sizes, other versions) is broken for all of them, with one sentence.
 
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,6 +15,7 @@ use crate::bootstrap::wire::{Hello, MAX_RANKS, Message, library_version, version
 use crate::error::Code;
 use crate::process::service::{Actor, ActorId, Interest, Io, Ready};
 use crate::sys::fd::shared_process_end;
+use crate::sys::fork::PrivateFd;
 
 /// A broken job answers late ranks with its reason for so long.
 const BROKEN: Duration = Duration::from_secs(600);
@@ -48,7 +48,7 @@ struct Member {
     /// It has failed or left, and the others know.
     departed: bool,
     /// Readable when the process ends, even if a child of it keeps the connection open.
-    end: Option<Arc<OwnedFd>>,
+    end: Option<Arc<PrivateFd>>,
 }
 
 impl Member {

@@ -20,6 +20,7 @@ use super::retire::retire;
 use super::stream::RelaxedCapture;
 use crate::error::{Error, Result};
 use crate::sys::fd::memfd;
+use crate::sys::fork::PrivateFd;
 
 /// Where a region of memory lives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -45,7 +46,7 @@ enum Kind {
     Legacy,
     Host {
         map: Registered,
-        file: OwnedFd,
+        file: PrivateFd,
     },
 }
 
@@ -59,7 +60,7 @@ pub struct Export {
     pub handle: [u8; 64],
     /// Legacy: the address in the owner's process, by which a peer in the same process finds the owner.
     pub address: u64,
-    pub fd: Option<OwnedFd>,
+    pub fd: Option<PrivateFd>,
 }
 
 /// Legacy allocations of this process: a process cannot open its own IPC handles.
@@ -345,16 +346,18 @@ impl Virtual {
         )
     }
 
-    fn export(&self) -> Result<OwnedFd> {
-        let mut fd = -1;
+    fn export(&self) -> Result<PrivateFd> {
         let kind = sys::CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-        check(
-            // SAFETY: for this handle type the driver writes an int.
-            unsafe { sys::cuMemExportToShareableHandle((&raw mut fd).cast(), self.handle, kind, 0) },
-            "cuMemExportToShareableHandle as a file descriptor",
-        )?;
-        // SAFETY: a new descriptor that is ours.
-        Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+        PrivateFd::create(|| {
+            let mut fd = -1;
+            check(
+                // SAFETY: for this handle type the driver writes an int.
+                unsafe { sys::cuMemExportToShareableHandle((&raw mut fd).cast(), self.handle, kind, 0) },
+                "cuMemExportToShareableHandle as a file descriptor",
+            )?;
+            // SAFETY: a new descriptor that is ours.
+            Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+        })
     }
 }
 

@@ -8,7 +8,7 @@
 
 use std::any::Any;
 use std::collections::{BTreeMap, BinaryHeap, HashMap, VecDeque};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
@@ -23,7 +23,7 @@ use crate::error::{Error, Result};
 use crate::param;
 use crate::process::generation::generation;
 use crate::sys::fd::Waker;
-use crate::sys::fork::ParentOnly;
+use crate::sys::fork::PrivateFd;
 
 /// Something that lives on the service thread.
 pub trait Actor: Any + Send {
@@ -280,8 +280,7 @@ fn guarded(what: &str, closure: impl FnOnce()) -> bool {
 }
 
 struct Watch {
-    /// A child that lives on must not keep a connection of ours open.
-    fd: ParentOnly,
+    fd: Arc<PrivateFd>,
     interest: Interest,
 }
 
@@ -348,8 +347,7 @@ impl Reactor {
             self.commands();
             for (id, key, fd, ready) in ready {
                 // An actor that ran meanwhile may have given the key to another descriptor.
-                let current =
-                    self.watches.get(&(id, key)).is_some_and(|watch| Arc::ptr_eq(watch.fd.fd(), &fd));
+                let current = self.watches.get(&(id, key)).is_some_and(|watch| Arc::ptr_eq(&watch.fd, &fd));
                 drop(fd);
                 if current {
                     self.visit_any(id, |actor, io| actor.ready(io, key, ready));
@@ -361,7 +359,7 @@ impl Reactor {
     }
 
     /// Waits for something to do, and returns the descriptors that are ready.
-    fn sleep(&mut self) -> Vec<(ActorId, u64, Arc<OwnedFd>, Ready)> {
+    fn sleep(&mut self) -> Vec<(ActorId, u64, Arc<PrivateFd>, Ready)> {
         let timeout = match self.alarms.peek() {
             None => PollTimeout::NONE,
             Some(next) => {
@@ -376,7 +374,7 @@ impl Reactor {
                 Interest::Read => PollFlags::POLLIN,
                 Interest::ReadWrite => PollFlags::POLLIN | PollFlags::POLLOUT,
             };
-            set.push(PollFd::new(watch.fd.fd().as_fd(), wanted));
+            set.push(PollFd::new(watch.fd.as_fd(), wanted));
         }
         let Ok(count) = nix::poll::poll(&mut set, timeout) else {
             // Interrupted, or short of kernel memory: look again after what is due.
@@ -396,7 +394,7 @@ impl Reactor {
             if !events.is_empty() {
                 let writable = events.contains(PollFlags::POLLOUT);
                 let readable = events.intersects(!PollFlags::POLLOUT);
-                ready.push((*id, *key, watch.fd.fd().clone(), Ready { readable, writable }));
+                ready.push((*id, *key, watch.fd.clone(), Ready { readable, writable }));
             }
         }
         ready
@@ -478,11 +476,11 @@ impl Io<'_> {
     }
 
     /// Calls [`Actor::ready`] whenever `fd` is ready; replaces what the key stood for.
-    pub fn watch(&mut self, key: u64, fd: &Arc<OwnedFd>, interest: Interest) {
+    pub fn watch(&mut self, key: u64, fd: &Arc<PrivateFd>, interest: Interest) {
         match self.reactor.watches.get_mut(&(self.id, key)) {
-            Some(watch) if Arc::ptr_eq(watch.fd.fd(), fd) => watch.interest = interest,
+            Some(watch) if Arc::ptr_eq(&watch.fd, fd) => watch.interest = interest,
             _ => {
-                let fd = ParentOnly::new(fd.clone());
+                let fd = fd.clone();
                 self.reactor.watches.insert((self.id, key), Watch { fd, interest });
             }
         }

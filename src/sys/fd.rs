@@ -1,6 +1,6 @@
 //! File descriptors: anonymous shared memory, wake-ups, process descriptors, and passing descriptors between processes.
 //!
-//! All are close-on-exec, and every call is repeated when a signal interrupts it.
+//! All are close-on-exec and kept from forked children, and every call is repeated when a signal interrupts it.
 
 use std::collections::BTreeMap;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -18,16 +18,17 @@ use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags};
 use parking_lot::Mutex;
 
 use crate::error::{Error, Result};
+use crate::sys::fork::{self, PrivateFd};
 
 /// Most descriptors that one message carries (the kernel allows 253).
 pub const MAX_PASSED: usize = 64;
 
 /// Memory without a name, of a size that can no longer change: a peer that maps it cannot be made to fault.
-pub fn memfd(name: &str, bytes: u64) -> Result<OwnedFd> {
+pub fn memfd(name: &str, bytes: u64) -> Result<PrivateFd> {
     let failed =
         |error: Errno| Error::system(format_args!("creating {bytes} bytes of shared memory ({name})"), error);
-    let fd = nix::sys::memfd::memfd_create(name, MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING)
-        .map_err(failed)?;
+    let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
+    let fd = PrivateFd::create(|| nix::sys::memfd::memfd_create(name, flags)).map_err(failed)?;
     let length = libc::off_t::try_from(bytes).map_err(|_| failed(Errno::EFBIG))?;
     retry(|| nix::unistd::ftruncate(&fd, length)).map_err(failed)?;
     let seals = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL;
@@ -46,23 +47,24 @@ pub fn is_sealed_memory(fd: BorrowedFd<'_>, bytes: u64) -> bool {
 /// Wakes a thread that sleeps in poll.
 #[derive(Debug)]
 pub struct Waker {
-    event: EventFd,
+    event: PrivateFd,
 }
 
 impl Waker {
     pub fn new() -> Result<Waker> {
-        let event = EventFd::from_value_and_flags(0, EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)
+        let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
+        let event = PrivateFd::create(|| EventFd::from_value_and_flags(0, flags).map(OwnedFd::from))
             .map_err(|error| Error::system("creating an event descriptor", error))?;
         Ok(Waker { event })
     }
 
     /// Never blocks; a full counter means that the sleeper has not yet seen earlier wake-ups.
     pub fn wake(&self) {
-        let _ = retry(|| self.event.write(1));
+        let _ = retry(|| nix::unistd::write(&self.event, &1u64.to_ne_bytes()));
     }
 
     pub fn clear(&self) {
-        let _ = retry(|| self.event.read());
+        let _ = retry(|| nix::unistd::read(&self.event, &mut [0; 8]));
     }
 }
 
@@ -74,20 +76,23 @@ impl AsFd for Waker {
 
 /// A descriptor that becomes readable when the process ends, whoever else holds its sockets; `None` where the kernel has none (before
 /// 5.3), or the process is not visible here.
-pub fn process_end(pid: i32) -> Option<OwnedFd> {
+pub fn process_end(pid: i32) -> Option<PrivateFd> {
     if pid <= 0 {
         return None;
     }
-    // SAFETY: the system call takes two integers; what it returns is a new descriptor or an error.
-    let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
-    let fd = RawFd::try_from(fd).ok().filter(|fd| *fd >= 0)?;
-    // SAFETY: the kernel has just given us this descriptor (close-on-exec by definition), and nobody else knows it.
-    Some(unsafe { OwnedFd::from_raw_fd(fd) })
+    let open = || {
+        // SAFETY: the system call takes two integers; what it returns is a new descriptor or an error.
+        let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
+        let fd = RawFd::try_from(fd).ok().filter(|fd| *fd >= 0).ok_or(())?;
+        // SAFETY: the kernel has just given us this descriptor (close-on-exec by definition), and nobody else knows it.
+        Ok::<_, ()>(unsafe { OwnedFd::from_raw_fd(fd) })
+    };
+    PrivateFd::create(open).ok()
 }
 
 /// As [`process_end`], one descriptor for all who ask about the same process; `None` for this process.
-pub fn shared_process_end(pid: i32) -> Option<Arc<OwnedFd>> {
-    static KNOWN: Mutex<BTreeMap<i32, Weak<OwnedFd>>> = Mutex::new(BTreeMap::new());
+pub fn shared_process_end(pid: i32) -> Option<Arc<PrivateFd>> {
+    static KNOWN: Mutex<BTreeMap<i32, Weak<PrivateFd>>> = Mutex::new(BTreeMap::new());
     if u32::try_from(pid) == Ok(std::process::id()) {
         return None;
     }
@@ -95,7 +100,7 @@ pub fn shared_process_end(pid: i32) -> Option<Arc<OwnedFd>> {
     let mut known = KNOWN.try_lock_for(Duration::from_secs(1))?;
     known.retain(|_, end| end.strong_count() > 0);
     // A descriptor that says "ended" belongs to an earlier process of this number.
-    let alive = |end: &Arc<OwnedFd>| !wait_for(end.as_fd(), PollFlags::POLLIN, Duration::ZERO);
+    let alive = |end: &Arc<PrivateFd>| !wait_for(end.as_fd(), PollFlags::POLLIN, Duration::ZERO);
     if let Some(end) = known.get(&pid).and_then(Weak::upgrade).filter(alive) {
         return Some(end);
     }
@@ -145,7 +150,7 @@ pub fn send(fd: BorrowedFd<'_>, bytes: &[u8], passed: &[BorrowedFd<'_>]) -> io::
 pub fn receive(
     fd: BorrowedFd<'_>,
     buffer: &mut [u8],
-    passed: Option<&mut Vec<OwnedFd>>,
+    passed: Option<&mut Vec<PrivateFd>>,
 ) -> io::Result<usize> {
     let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_CMSG_CLOEXEC;
     let Some(passed) = passed else {
@@ -154,19 +159,22 @@ pub fn receive(
     };
     let mut control = nix::cmsg_space!([RawFd; MAX_PASSED]);
     let mut slices = [IoSliceMut::new(buffer)];
-    let message = loop {
-        match nix::sys::socket::recvmsg::<()>(fd.as_raw_fd(), &mut slices, Some(&mut control), flags) {
-            Err(Errno::EINTR) => continue,
-            other => break other?,
+    // Descriptors that arrive are known to the fork handlers before a fork can follow.
+    fork::hold(|held| {
+        let message = loop {
+            match nix::sys::socket::recvmsg::<()>(fd.as_raw_fd(), &mut slices, Some(&mut control), flags) {
+                Err(Errno::EINTR) => continue,
+                other => break other?,
+            }
+        };
+        for item in message.cmsgs()? {
+            if let ControlMessageOwned::ScmRights(received) = item {
+                // SAFETY: the kernel has just installed these descriptors for this message, and nobody else knows them.
+                passed.extend(received.into_iter().map(|fd| held.adopt(unsafe { OwnedFd::from_raw_fd(fd) })));
+            }
         }
-    };
-    for item in message.cmsgs()? {
-        if let ControlMessageOwned::ScmRights(received) = item {
-            // SAFETY: the kernel has just installed these descriptors for this message, and nobody else knows them.
-            passed.extend(received.into_iter().map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }));
-        }
-    }
-    Ok(message.bytes)
+        Ok(message.bytes)
+    })
 }
 
 /// Repeats a system call that a signal interrupted.

@@ -10,6 +10,7 @@ use nix::net::if_::InterfaceFlags;
 
 use crate::error::{Error, Result};
 use crate::param;
+use crate::sys::fork;
 
 /// One address of one interface.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -67,8 +68,9 @@ pub fn choose() -> Result<Choice> {
 }
 
 pub fn enumerate() -> Result<Vec<Interface>> {
-    let found =
-        nix::ifaddrs::getifaddrs().map_err(|error| Error::system("listing the network interfaces", error))?;
+    // The C library opens a socket for it, which a child forked meanwhile would keep.
+    let found = fork::hold(|_| nix::ifaddrs::getifaddrs())
+        .map_err(|error| Error::system("listing the network interfaces", error))?;
     let interfaces = found.filter_map(|item| {
         let address = item.address?;
         let address = match (address.as_sockaddr_in(), address.as_sockaddr_in6()) {

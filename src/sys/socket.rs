@@ -1,15 +1,16 @@
 //! Stream sockets that never block: abstract Unix names for ranks of one host, TCP for others.
 
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::poll::PollFlags;
 use nix::sys::socket::{self, AddressFamily, Backlog, SockFlag, SockType, UnixAddr, sockopt};
-use socket2::{Domain, Protocol, SockAddr, Socket, TcpKeepalive, Type};
+use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, TcpKeepalive, Type};
 
 use crate::sys::fd::{retry, wait_for};
+use crate::sys::fork::PrivateFd;
 
 /// Connections that the kernel keeps until they are accepted; a burst beyond it is retried by its senders.
 const BACKLOG: i32 = 1024;
@@ -17,7 +18,7 @@ const BACKLOG: i32 = 1024;
 const SILENCE: Duration = Duration::from_secs(20);
 
 /// Listens on an abstract name: it needs no file, and vanishes with its last descriptor.
-pub fn listen_unix(name: &[u8]) -> nix::Result<OwnedFd> {
+pub fn listen_unix(name: &[u8]) -> nix::Result<PrivateFd> {
     let fd = unix_socket()?;
     socket::bind(fd.as_raw_fd(), &UnixAddr::new_abstract(name)?)?;
     socket::listen(&fd, Backlog::new(BACKLOG).unwrap_or(Backlog::MAXCONN))?;
@@ -25,16 +26,16 @@ pub fn listen_unix(name: &[u8]) -> nix::Result<OwnedFd> {
 }
 
 /// Connects at once or fails: `ECONNREFUSED` when nobody listens in this network namespace, `EAGAIN` when the listener is busy.
-pub fn connect_unix(name: &[u8]) -> nix::Result<OwnedFd> {
+pub fn connect_unix(name: &[u8]) -> nix::Result<PrivateFd> {
     let fd = unix_socket()?;
     let address = UnixAddr::new_abstract(name)?;
     retry(|| socket::connect(fd.as_raw_fd(), &address))?;
     Ok(fd)
 }
 
-fn unix_socket() -> nix::Result<OwnedFd> {
+fn unix_socket() -> nix::Result<PrivateFd> {
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
-    socket::socket(AddressFamily::Unix, SockType::Stream, flags, None)
+    PrivateFd::create(|| socket::socket(AddressFamily::Unix, SockType::Stream, flags, None))
 }
 
 /// Process and user behind a Unix connection; the process is 0 when it is not visible in this PID namespace.
@@ -44,8 +45,9 @@ pub fn unix_peer(fd: BorrowedFd<'_>) -> Option<(i32, u32)> {
 }
 
 /// Listens on one address. With port 0 the system chooses.
-pub fn listen_tcp(address: SocketAddr, reuse: bool) -> std::io::Result<(OwnedFd, SocketAddr)> {
-    let socket = tcp_socket(address)?;
+pub fn listen_tcp(address: SocketAddr, reuse: bool) -> std::io::Result<(PrivateFd, SocketAddr)> {
+    let fd = tcp_socket(address)?;
+    let socket = SockRef::from(&fd);
     if address.is_ipv6() {
         socket.set_only_v6(true)?;
     }
@@ -53,12 +55,13 @@ pub fn listen_tcp(address: SocketAddr, reuse: bool) -> std::io::Result<(OwnedFd,
     socket.bind(&SockAddr::from(address))?;
     socket.listen(BACKLOG)?;
     let bound = socket.local_addr()?.as_socket().unwrap_or(address);
-    Ok((socket.into(), bound))
+    Ok((fd, bound))
 }
 
 /// Begins to connect; [`connected`] says how it ended.
-pub fn connect_tcp(address: SocketAddr, from: Option<SocketAddr>) -> std::io::Result<OwnedFd> {
-    let socket = tcp_socket(address)?;
+pub fn connect_tcp(address: SocketAddr, from: Option<SocketAddr>) -> std::io::Result<PrivateFd> {
+    let fd = tcp_socket(address)?;
+    let socket = SockRef::from(&fd);
     if let Some(from) = from {
         socket.bind(&SockAddr::from(from))?;
     }
@@ -68,7 +71,7 @@ pub fn connect_tcp(address: SocketAddr, from: Option<SocketAddr>) -> std::io::Re
         Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
         other => other?,
     }
-    Ok(socket.into())
+    Ok(fd)
 }
 
 /// Waits for the end of a connect: `None` when it is still under way after `time`.
@@ -80,15 +83,16 @@ pub fn connected(fd: BorrowedFd<'_>, time: Duration) -> Option<nix::Result<()>> 
     Some(if error == 0 { Ok(()) } else { Err(Errno::from_raw(error)) })
 }
 
-fn tcp_socket(address: SocketAddr) -> std::io::Result<Socket> {
-    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
-    socket.set_nonblocking(true)?;
-    Ok(socket)
+fn tcp_socket(address: SocketAddr) -> std::io::Result<PrivateFd> {
+    let (domain, kind) = (Domain::for_address(address), Type::STREAM.nonblocking());
+    PrivateFd::create(|| Socket::new(domain, kind, Some(Protocol::TCP)).map(OwnedFd::from))
 }
 
 /// The next connection of a listener; `None` when there is none.
-pub fn accept(listener: BorrowedFd<'_>) -> nix::Result<Option<OwnedFd>> {
-    match retry(|| socket::accept4(listener, SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK)) {
+pub fn accept(listener: BorrowedFd<'_>) -> nix::Result<Option<PrivateFd>> {
+    match PrivateFd::create(|| {
+        retry(|| socket::accept4(listener, SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK))
+    }) {
         Ok(fd) => Ok(Some(fd)),
         // A connection that was taken back before it was accepted is none.
         Err(Errno::EAGAIN | Errno::ECONNABORTED | Errno::EPROTO) => Ok(None),
@@ -97,8 +101,8 @@ pub fn accept(listener: BorrowedFd<'_>) -> nix::Result<Option<OwnedFd>> {
 }
 
 /// For TCP connections that live long: short messages leave at once, and a vanished peer is noticed.
-pub fn tune_tcp(fd: &OwnedFd) {
-    let socket = socket2::SockRef::from(fd);
+pub fn tune_tcp(fd: &PrivateFd) {
+    let socket = SockRef::from(fd);
     let keepalive = TcpKeepalive::new().with_time(SILENCE / 2).with_interval(SILENCE / 8).with_retries(4);
     // Each is an improvement that the connection can do without.
     let _ = socket.set_tcp_nodelay(true);
@@ -107,6 +111,6 @@ pub fn tune_tcp(fd: &OwnedFd) {
 }
 
 /// The address at the other end of a TCP connection.
-pub fn tcp_peer(fd: &OwnedFd) -> Option<SocketAddr> {
-    socket2::SockRef::from(&fd.as_fd()).peer_addr().ok()?.as_socket()
+pub fn tcp_peer(fd: &PrivateFd) -> Option<SocketAddr> {
+    SockRef::from(fd).peer_addr().ok()?.as_socket()
 }

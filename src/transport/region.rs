@@ -1,7 +1,6 @@
 //! Regions: what a rank owns for others to write, and what it mapped of theirs.
 
 use std::collections::HashMap;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -12,6 +11,7 @@ use crate::gpu::layout::Layout;
 use crate::gpu::memory::{Export, Mapping, Medium, Memory};
 use crate::gpu::stream::{RelaxedCapture, Stream};
 use crate::gpu::work::PeerArgs;
+use crate::sys::fork::PrivateFd;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Region {
@@ -111,7 +111,7 @@ impl Local {
     }
 
     /// Answers a peer's [`Remote`] request; runs on the service's worker.
-    pub fn answer(&self, asking: u32, request: &[u8]) -> Result<(Vec<u8>, Vec<OwnedFd>)> {
+    pub fn answer(&self, asking: u32, request: &[u8]) -> Result<(Vec<u8>, Vec<PrivateFd>)> {
         let (region, medium) = decode_request(asking, request)
             .ok_or_else(|| Error::internal(format!("rank {asking} asked for an unknown region")))?;
         let export = self.region(region, medium)?.export()?;
@@ -136,7 +136,7 @@ impl Remote {
         context: &Arc<Context>,
         (peer, same_process): (u32, bool),
         (region, medium): (Region, Medium),
-        ask: impl FnOnce(&[u8]) -> Result<(Vec<u8>, Vec<OwnedFd>)>,
+        ask: impl FnOnce(&[u8]) -> Result<(Vec<u8>, Vec<PrivateFd>)>,
     ) -> Result<u64> {
         if let Some(mapping) = self.mappings.lock().get(&(peer, region, medium)) {
             return Ok(mapping.address());
@@ -186,7 +186,7 @@ fn decode_request(asking: u32, request: &[u8]) -> Option<(Region, Medium)> {
     Some((region, medium))
 }
 
-fn decode_export(bytes: &[u8], fd: Option<OwnedFd>) -> Option<Export> {
+fn decode_export(bytes: &[u8], fd: Option<PrivateFd>) -> Option<Export> {
     let (&kind, rest) = bytes.split_first()?;
     let (length, rest) = rest.split_first_chunk::<8>()?;
     let (address, rest) = rest.split_first_chunk::<8>()?;

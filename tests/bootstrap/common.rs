@@ -1,5 +1,7 @@
 //! What the tests share: ranks as threads, waiting for events, ids taken apart by their documented layout.
 
+use std::fs::File;
+use std::os::fd::AsFd;
 use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
@@ -8,6 +10,7 @@ use std::time::Duration;
 use nccl::bootstrap::{Bootstrap, PeerEvent};
 use nccl::error::Result;
 use nccl::sys::Deadline;
+use nccl::sys::fork::PrivateFd;
 use sha2::{Digest, Sha256};
 
 /// Far longer than anything takes.
@@ -36,6 +39,11 @@ pub fn ranks<T: Send>(nranks: u32, body: impl Fn(u32) -> T + Sync) -> Vec<T> {
 pub fn communicator(nranks: u32) -> Vec<Bootstrap> {
     let id = nccl::bootstrap::unique_id().unwrap();
     ranks(nranks, |rank| join(&id, rank, nranks).unwrap())
+}
+
+/// The memory behind a descriptor, to be read and written.
+pub fn file(fd: &PrivateFd) -> File {
+    File::from(fd.as_fd().try_clone_to_owned().unwrap())
 }
 
 /// The events that a rank hears.

@@ -3,16 +3,19 @@
 
 use std::cell::RefCell;
 use std::io::{BufRead, BufReader, Read, Seek, Write};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 use nccl::bootstrap::{Bootstrap, unique_id};
 use nccl::error::Error;
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout};
 use nix::sys::signal::Signal;
-use nix::unistd::{ForkResult, fork};
+use nix::unistd::{ForkResult, Pid, fork};
 
 use crate::common::*;
 
@@ -133,6 +136,37 @@ fn interrupt_this_thread() {
     });
 }
 
+/// A forked child that does this and ends. An alarm ends it if it hangs, so that no failed test leaves it behind.
+fn in_child(body: impl FnOnce()) -> Pid {
+    // SAFETY: the bodies do what a forked worker of a program may do; an exit without handlers follows.
+    match unsafe { fork() }.unwrap() {
+        ForkResult::Child => {
+            nix::unistd::alarm::set(4 * AMPLE.as_secs() as u32);
+            let sound = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)).is_ok();
+            // SAFETY: ends the child alone.
+            unsafe { libc::_exit(i32::from(!sound)) }
+        }
+        ForkResult::Parent { child } => child,
+    }
+}
+
+/// The descriptors of this process whose targets begin so.
+fn held(kinds: &[&str]) -> Vec<String> {
+    let links = std::fs::read_dir("/proc/self/fd").unwrap().map_while(Result::ok);
+    let targets = links.filter_map(|link| std::fs::read_link(link.path()).ok());
+    let targets = targets.map(|target| target.to_string_lossy().into_owned());
+    targets.filter(|target| kinds.iter().any(|kind| target.starts_with(kind))).collect()
+}
+
+fn come_and_go(tcp: bool) {
+    let id = unique_id().unwrap();
+    let id = if tcp { tcp_only(&id) } else { id };
+    let all = ranks(2, |rank| join(&id, rank, 2).unwrap());
+    all[0].serve(Arc::new(|_, payload| Ok((payload.to_vec(), vec![nccl::sys::fd::memfd("test", 64)?]))));
+    assert_eq!(all[1].request(0, b"", ample()).unwrap().1.len(), 1);
+    all.into_iter().for_each(Bootstrap::leave_at_once);
+}
+
 fn say(line: &str) {
     // Not println: the harness may hold its lock in a forked child.
     nix::unistd::write(std::io::stdout().as_fd(), format!("{line}\n").as_bytes()).unwrap();
@@ -178,10 +212,10 @@ fn process() {
                                 Vec::new(),
                             ));
                         }
-                        let mut file = std::fs::File::from(nccl::sys::fd::memfd("test", 64)?);
-                        write!(file, "rank {rank} to {asker}")
+                        let memory = nccl::sys::fd::memfd("test", 64)?;
+                        write!(file(&memory), "rank {rank} to {asker}")
                             .map_err(|error| Error::system("writing", error))?;
-                        Ok((payload.to_vec(), vec![OwnedFd::from(file)]))
+                        Ok((payload.to_vec(), vec![memory]))
                     }));
                     joined.watch(Arc::new(|event| say(&format!("@event {event:?}"))));
                     say("@joined");
@@ -212,7 +246,7 @@ fn process() {
             },
             "request" => match bootstrap.as_ref().unwrap().request(number(1), b"payload", ample()) {
                 Ok((payload, passed)) => {
-                    let mut file = std::fs::File::from(passed.into_iter().next().unwrap());
+                    let mut file = file(&passed[0]);
                     file.rewind().unwrap();
                     let mut text = String::new();
                     file.read_to_string(&mut text).unwrap();
@@ -237,30 +271,24 @@ fn process() {
             }
             "exit" => std::process::exit(0),
             "fork-sleeper" => {
-                // SAFETY: the child only sleeps and leaves.
-                match unsafe { fork() }.unwrap() {
-                    ForkResult::Child => {
-                        std::thread::sleep(10 * AMPLE);
-                        std::process::exit(0);
-                    }
-                    ForkResult::Parent { child } => say(&format!("@forked {child}")),
-                }
+                // Lives until the test lets go of this process's input, whatever happens to the process.
+                let child = in_child(|| {
+                    let input = std::io::stdin();
+                    let mut input = [PollFd::new(input.as_fd(), PollFlags::empty())];
+                    while nix::poll::poll(&mut input, PollTimeout::MAX) == Err(Errno::EINTR) {}
+                });
+                say(&format!("@forked {child}"));
             }
             "fork-user" => {
-                // SAFETY: the child runs what a forked worker of a program may do; this process has no other thread that holds locks.
-                match unsafe { fork() }.unwrap() {
-                    ForkResult::Child => {
-                        let inherited = bootstrap.take().unwrap();
-                        let error = inherited.all_gather(b"", ample()).unwrap_err();
-                        say(&format!("@child {error}"));
-                        inherited.leave();
-                        let sizes: Vec<usize> =
-                            communicator(2).into_iter().map(|own| own.peers().len()).collect();
-                        say(&format!("@child has its own of {sizes:?}"));
-                        std::process::exit(0);
-                    }
-                    ForkResult::Parent { child } => say(&format!("@forked {child}")),
-                }
+                in_child(|| {
+                    let inherited = bootstrap.take().unwrap();
+                    let error = inherited.all_gather(b"", ample()).unwrap_err();
+                    say(&format!("@child {error}"));
+                    inherited.leave();
+                    let sizes: Vec<usize> =
+                        communicator(2).into_iter().map(|own| own.peers().len()).collect();
+                    say(&format!("@child has its own of {sizes:?}"));
+                });
             }
             "alone" => {
                 let alone = join(&unhex(words[1]), 0, 1).unwrap();
@@ -268,12 +296,34 @@ fn process() {
                 alone.serve(Arc::new(|_, payload| Ok((payload.to_vec(), Vec::new()))));
                 assert_eq!(alone.request(0, b"y", ample()).unwrap().0, b"y");
                 alone.watch(Arc::new(|_| ()));
-                let links = std::fs::read_dir("/proc/self/fd").unwrap().map_while(Result::ok);
-                let targets = links.filter_map(|link| std::fs::read_link(link.path()).ok());
-                let sockets =
-                    targets.filter(|target| target.to_string_lossy().starts_with("socket:")).count();
+                let sockets = held(&["socket:"]).len();
                 alone.leave();
                 say(&format!("@alone {sockets}"));
+            }
+            // Makes communicators, asks for memory and leaves them again, and forks all the while.
+            "forks" => {
+                let stop = AtomicBool::new(false);
+                std::thread::scope(|scope| {
+                    for tcp in [false, true] {
+                        let stop = &stop;
+                        scope.spawn(move || {
+                            while !stop.load(Ordering::Relaxed) {
+                                come_and_go(tcp);
+                            }
+                        });
+                    }
+                    for _ in 0..number(1) {
+                        let child = in_child(|| {
+                            let kept = held(&["socket:", "anon_inode:", "/memfd:"]);
+                            if !kept.is_empty() {
+                                say(&format!("@kept {kept:?}"));
+                            }
+                        });
+                        nix::sys::wait::waitpid(child, None).unwrap();
+                    }
+                    stop.store(true, Ordering::Relaxed);
+                });
+                say("@end");
             }
             // Joins and leaves communicators of NCCL_COMM_ID, one after the other.
             "repeat" => {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nccl::bootstrap::{Bootstrap, PeerEvent, unique_id};
-use nix::sys::signal::{Signal, kill};
+use nix::sys::signal::kill;
 use nix::unistd::Pid;
 
 use crate::common::*;
@@ -156,8 +156,18 @@ fn a_forked_child_that_lives_on_does_not_hide_its_parents_end() {
         all[killed].kill();
         let event = all[1 - killed].hear("@event");
         assert!(event.starts_with(&format!("Died {{ rank: {killed}, ")), "{event}");
-        kill(sleeper, Signal::SIGKILL).unwrap();
+        // It ends when it loses its input with `all`, also when this test fails.
+        assert_eq!(kill(sleeper, None), Ok(()), "the child lives on");
     }
+}
+
+#[test]
+fn children_forked_at_any_moment_keep_no_descriptor_of_ours() {
+    let mut process = Process::start(&[]);
+    process.tell("forks 400");
+    process.hear("@end");
+    let kept = process.heard.take().into_iter().filter(|line| line.contains("@kept"));
+    assert_eq!(kept.collect::<Vec<_>>(), Vec::<String>::new());
 }
 
 #[test]

@@ -1,7 +1,6 @@
 //! Ranks that are threads of one process.
 
 use std::io::{Read, Seek, Write};
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
@@ -164,10 +163,9 @@ fn an_abort_ends_every_wait() {
 fn answer_with(text: &'static str) -> Handler {
     Arc::new(move |asker, payload| {
         let memory = nccl::sys::fd::memfd("answer", 64)?;
-        let mut file = std::fs::File::from(memory);
-        write!(file, "{text}").map_err(|error| Error::system("writing", error))?;
+        write!(file(&memory), "{text}").map_err(|error| Error::system("writing", error))?;
         let payload = [&[asker as u8], payload].concat();
-        Ok((payload, vec![OwnedFd::from(file)]))
+        Ok((payload, vec![memory]))
     })
 }
 
@@ -178,7 +176,7 @@ fn requests_are_answered_with_bytes_and_memory() {
     for asker in 0..3u32 {
         let (payload, passed) = all[asker as usize].request(1, b"please", ample()).unwrap();
         assert_eq!(payload, [&[asker as u8], b"please".as_slice()].concat());
-        let mut file = std::fs::File::from(passed.into_iter().next().unwrap());
+        let mut file = file(&passed[0]);
         let mut text = String::new();
         file.rewind().unwrap();
         file.read_to_string(&mut text).unwrap();

@@ -1,5 +1,6 @@
 //! The service thread: order, actors, timers, panics, signals, forks.
 
+use std::os::fd::OwnedFd;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
 use nix::sys::wait::WaitStatus;
@@ -37,7 +38,7 @@ fn timers_fire_in_the_order_of_their_times() {
 }
 
 struct Echo {
-    fd: Arc<OwnedFd>,
+    fd: Arc<PrivateFd>,
     heard: Sender<Vec<u8>>,
 }
 
@@ -65,7 +66,7 @@ impl Actor for Echo {
 fn echo() -> (std::os::unix::net::UnixStream, ActorId, Receiver<Vec<u8>>) {
     let (left, right) = std::os::unix::net::UnixStream::pair().unwrap();
     let (heard, receiver) = channel();
-    let actor = Echo { fd: Arc::new(OwnedFd::from(right)), heard };
+    let actor = Echo { fd: Arc::new(PrivateFd::from(OwnedFd::from(right))), heard };
     (left, service().unwrap().add(Box::new(actor)), receiver)
 }
 
