@@ -32,6 +32,9 @@ use crate::schedule::tuning::Limits;
 use crate::sys::Deadline;
 use crate::transport::{Local, NoGpu, Reach, Region, Remote, medium};
 
+/// Stands for the id of a communicator of one rank that nobody was asked for.
+pub const NO_ID: [u8; 128] = [0; 128];
+
 /// A rank that is to come up: everything of the call, and the context that was current then.
 pub struct InitJob {
     nranks: u32,
@@ -123,9 +126,11 @@ fn create(job: &InitJob) -> Result<Arc<Comm>> {
     let _bound = job.context.bind()?;
     let abort = Arc::new(AtomicBool::new(false));
     let bootstrap = match job.nranks {
-        1 => None,
-        _ => Some(Arc::new(Bootstrap::join(&job.id, job.rank, job.nranks, abort, deadline)?)),
+        1 if job.id == NO_ID => None,
+        nranks => Some(Arc::new(Bootstrap::join(&job.id, job.rank, nranks, abort, deadline)?)),
     };
+    // One rank joins only to check its id and to end what waits for others: it has nobody to talk to.
+    let bootstrap = bootstrap.filter(|_| job.nranks > 1);
     let met = started.elapsed();
     let comm = Builder { job, bootstrap: bootstrap.as_ref(), deadline }.build().inspect_err(|error| {
         if let Some(bootstrap) = &bootstrap {

@@ -6,6 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::init::NO_ID;
 use super::{Comm, Config, InitJob, Publish};
 use crate::bootstrap;
 use crate::error::{Error, Result};
@@ -67,7 +68,7 @@ impl SplitJob {
         let position = members.iter().position(|rank| *rank == parent.rank as usize);
         let rank = position.ok_or_else(|| Error::internal("a rank is not among those of its own colour"))?;
         let id = match members.len() {
-            1 => [0; 128],
+            1 => NO_ID,
             _ => ids[members[0]]
                 .as_slice()
                 .try_into()

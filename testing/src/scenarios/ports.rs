@@ -6,7 +6,7 @@ use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::UnixStream;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::call::Call;
 use crate::check::{Checker, Shift};
@@ -85,6 +85,24 @@ impl Stranger {
             Stranger::Unix(stream) => stream.write_all(bytes),
         };
     }
+}
+
+/// The listener of an id waits for ranks: with the only one there, it is closed at once.
+pub fn one_rank(rank: &Rank) -> Outcome<String> {
+    rank.enter()?;
+    let is_open = || listening().iter().any(|place| place.starts_with("tcp"));
+    let id = rank.nccl.unique_id()?;
+    crate::ensure!(is_open(), "an id without a listener");
+    let mut comm = Comm::NULL;
+    rank.nccl.ok("ncclCommInitRank", Comm::NULL, rank.nccl.init_rank(&mut comm, 1, id, 0))?;
+    // The service thread closes it.
+    let until = Instant::now() + Duration::from_secs(20);
+    while is_open() && Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    crate::ensure!(!is_open(), "the listener stays: {:?}", listening());
+    rank.destroy(comm)?;
+    Ok("checks 1".into())
 }
 
 /// Rank 1 molests rank 0's sockets while rank 0 waits for it, then joins.
