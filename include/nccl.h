@@ -691,7 +691,7 @@ ncclResult_t pncclGroupStart(void);
 ncclResult_t ncclGroupEnd(void);
 ncclResult_t pncclGroupEnd(void);
 
-/* Closes a group without launching, and estimates the time it would have taken. */
+/* Closes a group without launching, and would estimate the time it would have taken: not finished, so it only closes. */
 ncclResult_t ncclGroupSimulateEnd(ncclSimInfo_t *simInfo);
 ncclResult_t pncclGroupSimulateEnd(ncclSimInfo_t *simInfo);
 

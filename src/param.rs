@@ -118,9 +118,9 @@ settings! {
     BUFFSIZE "NCCL_BUFFSIZE" Form::Int { min: 4096, max: 1 << 30 }, "4194304",
         "Bytes of a staging buffer between two ranks.";
     CHECK_POINTERS "NCCL_CHECK_POINTERS" Form::Bool, "0",
-        "Check at every call that buffers belong to the communicator's GPU.";
+        "Accepted without effect: every call checks that its buffers belong to the communicator's GPU.";
     CHECK_MODE "NCCL_CHECK_MODE" Form::OneOf(&["DEFAULT", "DEBUG_LOCAL", "DEBUG_GLOBAL"]), "DEFAULT",
-        "How much to check at every call; DEBUG_LOCAL includes NCCL_CHECK_POINTERS.";
+        "Accepted without effect: arguments are always checked, and whether the calls of all ranks match, too.";
     SEQUENCE_START "OXCCL_SEQUENCE_START" Form::Int { min: 0, max: u32::MAX as i64 }, "0",
         "First sequence number of a communicator: lets a test reach the wrap-around soon.";
 }

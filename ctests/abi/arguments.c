@@ -131,8 +131,14 @@ static void calls_without_communicator(void) {
   RETURNS(ncclInvalidArgument, ncclMemAlloc(NULL, 64));
   RETURNS(ncclSuccess, ncclMemFree(NULL));
   RETURNS(ncclInvalidUsage, ncclGroupSimulateEnd(&simulated));
+  SAYS("without ncclGroupStart");
+  RETURNS(ncclSuccess, ncclGroupStart());
+  RETURNS(ncclInvalidUsage, ncclGroupSimulateEnd(&simulated));
+  SAYS("not finished");
   simulated.magic = 1;
+  RETURNS(ncclSuccess, ncclGroupStart());
   RETURNS(ncclInvalidArgument, ncclGroupSimulateEnd(&simulated));
+  RETURNS(ncclInvalidUsage, ncclGroupEnd());
   RETURNS(ncclSuccess, ncclSetEncryption(NULL));
   encryption.magic = 1;
   RETURNS(ncclInvalidArgument, ncclSetEncryption(&encryption));

@@ -28,7 +28,7 @@ unsafe fn group_end() -> ncclResult_t {
     boundary::run("ncclGroupEnd", group::end)
 }
 
-/// Closes a group without launching, and estimates the time it would have taken.
+/// Closes a group without launching, and would estimate the time it would have taken: not finished, so it only closes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ncclGroupSimulateEnd(simInfo: *mut ncclSimInfo_t) -> ncclResult_t {
     twin!(pncclGroupSimulateEnd = group_simulate_end(simInfo: *mut ncclSimInfo_t) -> ncclResult_t)
@@ -36,15 +36,16 @@ pub unsafe extern "C" fn ncclGroupSimulateEnd(simInfo: *mut ncclSimInfo_t) -> nc
 
 unsafe fn group_simulate_end(simInfo: *mut ncclSimInfo_t) -> ncclResult_t {
     boundary::run("ncclGroupSimulateEnd", || {
+        let mut why = unfinished();
         if !simInfo.is_null() {
             // SAFETY: not NULL, and the caller promises an ncclSimInfo_t there.
             let magic = unsafe { (&raw const (*simInfo).magic).read_unaligned() };
             if magic != SIM_INFO_MAGIC {
-                return Err(Error::argument(format!(
+                why = Error::argument(format!(
                     "simInfo->magic is {magic:#x} instead of {SIM_INFO_MAGIC:#x}: start from NCCL_SIM_INFO_INITIALIZER"
-                )));
+                ));
             }
         }
-        Err(unfinished())
+        group::cancel(why)
     })
 }

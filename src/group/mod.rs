@@ -51,6 +51,21 @@ pub fn end() -> Result<()> {
     launch(group.operations)
 }
 
+/// Closes the group without launching, since no estimate exists: returns `why`, and an outer group fails with it.
+pub fn cancel(why: Error) -> Result<()> {
+    let closed = GROUP.with_borrow_mut(|group| match group.depth {
+        0 => Err(Error::usage("ncclGroupSimulateEnd without ncclGroupStart")),
+        1 => Ok(Some(std::mem::take(group))),
+        _ => {
+            group.depth -= 1;
+            group.failure.get_or_insert_with(|| why.clone());
+            Ok(None)
+        }
+    })?;
+    // An earlier failure of a call in the group comes first, as at its end.
+    Err(closed.and_then(|group| group.failure).unwrap_or(why))
+}
+
 /// Remembers that a call inside the open group failed: the outermost end returns its error again. Does
 /// nothing outside a group.
 pub fn record_failure(error: &Error) {

@@ -135,6 +135,7 @@ functions! {
     ncclCommUserRank(*mut c_void, *mut c_int);
     ncclGroupStart();
     ncclGroupEnd();
+    ncclGroupSimulateEnd(*mut c_void);
     ncclAllReduce(u64, u64, usize, c_int, c_int, *mut c_void, usize);
     ncclReduceScatter(u64, u64, usize, c_int, c_int, *mut c_void, usize);
     ncclReduce(u64, u64, usize, c_int, c_int, c_int, *mut c_void, usize);
@@ -273,6 +274,11 @@ impl Nccl {
 
     pub fn group_start(&self) -> i32 {
         call!(self.ncclGroupStart())
+    }
+
+    /// With NULL: the caller asks for no estimate.
+    pub fn group_simulate_end(&self) -> i32 {
+        call!(self.ncclGroupSimulateEnd(ptr::null_mut()))
     }
 
     pub fn group_end(&self) -> i32 {

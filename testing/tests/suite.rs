@@ -119,6 +119,7 @@ tests! {
     config_out_of_range
     config_of_other_versions
     group_end_without_start
+    simulated_group
     failure_in_group
     null_data
     host_pointer
@@ -129,6 +130,7 @@ tests! {
     driver_too_old
     no_gpu
     duplicate_gpu
+    one_rank_ends_its_listener
     port_scan
     mismatched_function
     mismatched_count

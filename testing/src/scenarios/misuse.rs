@@ -96,6 +96,7 @@ pub fn run(rank: &Rank) -> Outcome<String> {
         "buffer_of_another_device" => other_device(&ground),
         "count_too_large" => count_too_large(&ground),
         "group_end_without_start" => group_end(&ground),
+        "simulated_group" => simulated_group(&ground),
         "failure_in_group" => failure_in_group(&ground),
         _ => Err(format!("there is no case {case}")),
     };
@@ -311,4 +312,30 @@ fn failure_in_group(ground: &Ground) -> Outcome {
     crate::ensure!(code == INVALID_ARGUMENT, "a query of NULL in a group: {code}");
     nccl.ok("ncclGroupEnd after a failed query", comm, nccl.group_end())?;
     driver::synchronize(s)
+}
+
+/// As long as there are no estimates, a group that would be simulated is refused, closed, and not launched; an outer one fails with it.
+fn simulated_group(ground: &Ground) -> Outcome {
+    let (rank, nccl, comm, b, s) = (ground.rank, ground.rank.nccl, ground.comm, ground.buffer, ground.stream);
+    let refuses = |what: &str, code: i32, word: &str| {
+        refused(rank, what, Comm::NULL, code, &[INVALID_USAGE], &["ncclGroup", word])
+    };
+    refuses("outside a group", nccl.group_simulate_end(), "without ncclGroupStart")?;
+    driver::set(b, 0x3c, 400, s)?;
+    nccl.ok("ncclGroupStart", comm, nccl.group_start())?;
+    nccl.ok("ncclAllReduce", comm, nccl.all_reduce(b, b, 100, T, OP, comm, s))?;
+    refuses("with a call", nccl.group_simulate_end(), "not finished")?;
+    refuses("the end afterwards", nccl.group_end(), "without ncclGroupStart")?;
+
+    nccl.ok("the outer ncclGroupStart", comm, nccl.group_start())?;
+    nccl.ok("ncclAllReduce", comm, nccl.all_reduce(b, b, 100, T, OP, comm, s))?;
+    nccl.ok("the inner ncclGroupStart", comm, nccl.group_start())?;
+    refuses("the inner end", nccl.group_simulate_end(), "not finished")?;
+    refuses("the outer end", nccl.group_end(), "not finished")?;
+    refuses("one end too many", nccl.group_end(), "without ncclGroupStart")?;
+
+    let mut bytes = vec![0; 400];
+    driver::download(b, &mut bytes, s)?;
+    crate::ensure!(bytes.iter().all(|byte| *byte == 0x3c), "a call of a simulated group was launched");
+    Ok(())
 }
