@@ -18,6 +18,7 @@ use super::{Comm, Config, HANDLES, Lists, Order, Publish, end};
 use crate::bootstrap::Bootstrap;
 use crate::error::{Error, LastError, Result};
 use crate::gpu::context::{Context, ordinal_of};
+use crate::gpu::driver::driver;
 use crate::gpu::host_block::HostView;
 use crate::gpu::kernels::Kernels;
 use crate::gpu::layout::{KERNEL_PROBE, Layout};
@@ -72,8 +73,14 @@ pub fn init_all_jobs(
     devices: &[i32],
     mut publish: impl FnMut(usize) -> Publish,
 ) -> Result<Vec<InitJob>> {
+    let there = driver()?.devices;
     let mut seen = HashSet::new();
     for (rank, device) in devices.iter().enumerate() {
+        if !(0..there).contains(device) {
+            return Err(Error::argument(format!(
+                "device {device}, for rank {rank}, does not exist: this process sees {there} (CUDA_VISIBLE_DEVICES may hide some)"
+            )));
+        }
         if !seen.insert(device) && !param::bool(param::MULTI_RANK_GPU_ENABLE) {
             return Err(Error::usage(format!(
                 "device {device} is in the list twice (again for rank {rank}); set NCCL_MULTI_RANK_GPU_ENABLE=1 to share it"

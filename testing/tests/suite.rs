@@ -106,6 +106,7 @@ tests! {
     stale_communicator
     double_destroy
     rank_out_of_range
+    unknown_device
     two_ranks_with_one_number
     different_nranks
     unique_id_reused

@@ -282,6 +282,7 @@ pub const ALL: &[Run] = &[
     any("stale_communicator", |m| misuse(m, "stale_communicator")),
     any("double_destroy", |m| misuse(m, "double_destroy")),
     any("rank_out_of_range", |m| misuse_init(m, "rank_out_of_range")),
+    any("unknown_device", |m| misuse_init(m, "unknown_device")),
     any("two_ranks_with_one_number", |m| misuse_init(m, "two_ranks_with_one_number")),
     any("different_nranks", |m| misuse_init(m, "different_nranks")),
     any("unique_id_reused", |m| misuse_init(m, "unique_id_reused")),

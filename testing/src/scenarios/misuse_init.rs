@@ -41,6 +41,7 @@ pub fn run(rank: &Rank) -> Outcome<String> {
     let context = driver::current_context()?;
     match case {
         "rank_out_of_range" => rank_out_of_range(rank)?,
+        "unknown_device" => unknown_device(rank)?,
         "two_ranks_with_one_number" => {
             let id = rank.shared_id()?;
             fails(rank, case, rank.nranks, id, 0, &[INVALID_ARGUMENT, INVALID_USAGE, REMOTE], &["rank 0"])?;
@@ -89,6 +90,22 @@ pub fn run(rank: &Rank) -> Outcome<String> {
         rank.destroy(bystander)?;
     }
     Ok("checks 1".into())
+}
+
+/// ncclCommInitAll with devices that are not there.
+fn unknown_device(rank: &Rank) -> Outcome {
+    let count = driver::device_count()? as i32;
+    for (list, place) in [(vec![-1], 0), (vec![0, count], 1), (vec![0, i32::MIN], 1)] {
+        let (code, comms) = rank.nccl.init_all(&list);
+        let words = [format!("device {}", list[place]), format!("rank {place}"), format!("sees {count}")];
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        refused(rank, &format!("{list:?}"), Comm::NULL, code, &[INVALID_ARGUMENT], &words)?;
+        crate::ensure!(
+            comms.iter().all(|comm| *comm == Comm::NULL),
+            "{list:?}: a handle was written: {comms:?}"
+        );
+    }
+    Ok(())
 }
 
 fn rank_out_of_range(rank: &Rank) -> Outcome {
