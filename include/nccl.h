@@ -906,35 +906,35 @@ ncclResult_t pncclSetEncryption(const ncclEncryptionConfig_t *config);
 ncclResult_t ncclParamBind(ncclParamHandle_t *out, const char *key);
 ncclResult_t pncclParamBind(ncclParamHandle_t *out, const char *key);
 
-/* Value of a setting of exactly this type. */
+/* Value of a setting of exactly this type; here no setting has it, numbers are int64_t. */
 ncclResult_t ncclParamGetI8(ncclParamHandle_t h, int8_t *out);
 ncclResult_t pncclParamGetI8(ncclParamHandle_t h, int8_t *out);
 
-/* Value of a setting of exactly this type. */
+/* Value of a setting of exactly this type; here no setting has it, numbers are int64_t. */
 ncclResult_t ncclParamGetI16(ncclParamHandle_t h, int16_t *out);
 ncclResult_t pncclParamGetI16(ncclParamHandle_t h, int16_t *out);
 
-/* Value of a setting of exactly this type. */
+/* Value of a setting of exactly this type; here no setting has it, numbers are int64_t. */
 ncclResult_t ncclParamGetI32(ncclParamHandle_t h, int32_t *out);
 ncclResult_t pncclParamGetI32(ncclParamHandle_t h, int32_t *out);
 
-/* Value of a setting of exactly this type. */
+/* Value of a setting of exactly this type: a number, or -2 where the library is to choose. */
 ncclResult_t ncclParamGetI64(ncclParamHandle_t h, int64_t *out);
 ncclResult_t pncclParamGetI64(ncclParamHandle_t h, int64_t *out);
 
-/* Value of a setting of exactly this type. */
+/* Value of a setting of exactly this type; here no setting has it, numbers are int64_t. */
 ncclResult_t ncclParamGetU8(ncclParamHandle_t h, uint8_t *out);
 ncclResult_t pncclParamGetU8(ncclParamHandle_t h, uint8_t *out);
 
-/* Value of a setting of exactly this type. */
+/* Value of a setting of exactly this type; here no setting has it, numbers are int64_t. */
 ncclResult_t ncclParamGetU16(ncclParamHandle_t h, uint16_t *out);
 ncclResult_t pncclParamGetU16(ncclParamHandle_t h, uint16_t *out);
 
-/* Value of a setting of exactly this type. */
+/* Value of a setting of exactly this type; here no setting has it, numbers are int64_t. */
 ncclResult_t ncclParamGetU32(ncclParamHandle_t h, uint32_t *out);
 ncclResult_t pncclParamGetU32(ncclParamHandle_t h, uint32_t *out);
 
-/* Value of a setting of exactly this type. */
+/* Value of a setting of exactly this type; here no setting has it, numbers are int64_t. */
 ncclResult_t ncclParamGetU64(ncclParamHandle_t h, uint64_t *out);
 ncclResult_t pncclParamGetU64(ncclParamHandle_t h, uint64_t *out);
 
@@ -942,7 +942,7 @@ ncclResult_t pncclParamGetU64(ncclParamHandle_t h, uint64_t *out);
 ncclResult_t ncclParamGetStr(ncclParamHandle_t h, const char **out);
 ncclResult_t pncclParamGetStr(ncclParamHandle_t h, const char **out);
 
-/* Bytes of the value of a setting. */
+/* Bytes of the value of a setting: a text with its NUL, a switch as one byte, a number as int64_t. */
 ncclResult_t ncclParamGet(ncclParamHandle_t h, void *out, int maxLen, int *len);
 ncclResult_t pncclParamGet(ncclParamHandle_t h, void *out, int maxLen, int *len);
 

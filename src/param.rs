@@ -125,6 +125,23 @@ settings! {
         "First sequence number of a communicator: lets a test reach the wrap-around soon.";
 }
 
+/// All settings, in the table's order.
+pub fn all() -> impl ExactSizeIterator<Item = Setting> {
+    (0..TABLE.len()).map(Setting)
+}
+
+/// The setting of exactly this name.
+pub fn find(name: &str) -> Option<Setting> {
+    all().find(|setting| entry(*setting).name == name)
+}
+
+impl Setting {
+    /// Its place in the table.
+    pub fn index(self) -> usize {
+        self.0
+    }
+}
+
 /// The value of a yes-or-no setting; its default when it is not set.
 pub fn bool(setting: Setting) -> bool {
     let entry = entry(setting);

@@ -45,6 +45,7 @@ mod lifecycle;
 mod memory;
 mod oxccl;
 mod param;
+mod param_values;
 mod point_to_point;
 mod query;
 mod redop;

@@ -1,9 +1,14 @@
 //! Settings (NCCL_* and OXCCL_*) and their values.
 
-use std::ffi::{c_char, c_int, c_void};
+use std::cell::RefCell;
+use std::ffi::{CString, c_char, c_int, c_void};
+use std::io::Write;
 
-use super::boundary::{self, not_null, unfinished};
+use super::boundary::{self, not_null};
+use super::param_values::{self, Value};
 use super::types::*;
+use crate::error::{Error, Result};
+use crate::param;
 
 /// Opens a setting by its name.
 #[unsafe(no_mangle)]
@@ -15,11 +20,13 @@ unsafe fn param_bind(out: *mut ncclParamHandle_t, key: *const c_char) -> ncclRes
     boundary::run("ncclParamBind", || {
         not_null(out, "out")?;
         not_null(key, "key")?;
-        Err(unfinished())
+        // SAFETY: not NULL, and the caller promises a text.
+        let setting = unsafe { param_values::of_key(key) }?;
+        put!(out, param_values::handle(setting))
     })
 }
 
-/// Value of a setting of exactly this type.
+/// Value of a setting of exactly this type; here no setting has it, numbers are int64_t.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ncclParamGetI8(h: ncclParamHandle_t, out: *mut i8) -> ncclResult_t {
     twin!(pncclParamGetI8 = param_get_i8(h: ncclParamHandle_t, out: *mut i8) -> ncclResult_t)
@@ -29,11 +36,11 @@ unsafe fn param_get_i8(h: ncclParamHandle_t, out: *mut i8) -> ncclResult_t {
     boundary::run("ncclParamGetI8", || {
         not_null(h, "h")?;
         not_null(out, "out")?;
-        Err(unfinished())
+        Err(param_values::other_type(param_values::of_handle(h)?, "int8_t"))
     })
 }
 
-/// Value of a setting of exactly this type.
+/// Value of a setting of exactly this type; here no setting has it, numbers are int64_t.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ncclParamGetI16(h: ncclParamHandle_t, out: *mut i16) -> ncclResult_t {
     twin!(pncclParamGetI16 = param_get_i16(h: ncclParamHandle_t, out: *mut i16) -> ncclResult_t)
@@ -43,11 +50,11 @@ unsafe fn param_get_i16(h: ncclParamHandle_t, out: *mut i16) -> ncclResult_t {
     boundary::run("ncclParamGetI16", || {
         not_null(h, "h")?;
         not_null(out, "out")?;
-        Err(unfinished())
+        Err(param_values::other_type(param_values::of_handle(h)?, "int16_t"))
     })
 }
 
-/// Value of a setting of exactly this type.
+/// Value of a setting of exactly this type; here no setting has it, numbers are int64_t.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ncclParamGetI32(h: ncclParamHandle_t, out: *mut i32) -> ncclResult_t {
     twin!(pncclParamGetI32 = param_get_i32(h: ncclParamHandle_t, out: *mut i32) -> ncclResult_t)
@@ -57,11 +64,11 @@ unsafe fn param_get_i32(h: ncclParamHandle_t, out: *mut i32) -> ncclResult_t {
     boundary::run("ncclParamGetI32", || {
         not_null(h, "h")?;
         not_null(out, "out")?;
-        Err(unfinished())
+        Err(param_values::other_type(param_values::of_handle(h)?, "int32_t"))
     })
 }
 
-/// Value of a setting of exactly this type.
+/// Value of a setting of exactly this type: a number, or -2 where the library is to choose.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ncclParamGetI64(h: ncclParamHandle_t, out: *mut i64) -> ncclResult_t {
     twin!(pncclParamGetI64 = param_get_i64(h: ncclParamHandle_t, out: *mut i64) -> ncclResult_t)
@@ -71,11 +78,15 @@ unsafe fn param_get_i64(h: ncclParamHandle_t, out: *mut i64) -> ncclResult_t {
     boundary::run("ncclParamGetI64", || {
         not_null(h, "h")?;
         not_null(out, "out")?;
-        Err(unfinished())
+        let setting = param_values::of_handle(h)?;
+        match param_values::value(setting) {
+            Value::Int(value) => put!(out, value),
+            _ => Err(param_values::other_type(setting, "int64_t")),
+        }
     })
 }
 
-/// Value of a setting of exactly this type.
+/// Value of a setting of exactly this type; here no setting has it, numbers are int64_t.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ncclParamGetU8(h: ncclParamHandle_t, out: *mut u8) -> ncclResult_t {
     twin!(pncclParamGetU8 = param_get_u8(h: ncclParamHandle_t, out: *mut u8) -> ncclResult_t)
@@ -85,11 +96,11 @@ unsafe fn param_get_u8(h: ncclParamHandle_t, out: *mut u8) -> ncclResult_t {
     boundary::run("ncclParamGetU8", || {
         not_null(h, "h")?;
         not_null(out, "out")?;
-        Err(unfinished())
+        Err(param_values::other_type(param_values::of_handle(h)?, "uint8_t"))
     })
 }
 
-/// Value of a setting of exactly this type.
+/// Value of a setting of exactly this type; here no setting has it, numbers are int64_t.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ncclParamGetU16(h: ncclParamHandle_t, out: *mut u16) -> ncclResult_t {
     twin!(pncclParamGetU16 = param_get_u16(h: ncclParamHandle_t, out: *mut u16) -> ncclResult_t)
@@ -99,11 +110,11 @@ unsafe fn param_get_u16(h: ncclParamHandle_t, out: *mut u16) -> ncclResult_t {
     boundary::run("ncclParamGetU16", || {
         not_null(h, "h")?;
         not_null(out, "out")?;
-        Err(unfinished())
+        Err(param_values::other_type(param_values::of_handle(h)?, "uint16_t"))
     })
 }
 
-/// Value of a setting of exactly this type.
+/// Value of a setting of exactly this type; here no setting has it, numbers are int64_t.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ncclParamGetU32(h: ncclParamHandle_t, out: *mut u32) -> ncclResult_t {
     twin!(pncclParamGetU32 = param_get_u32(h: ncclParamHandle_t, out: *mut u32) -> ncclResult_t)
@@ -113,11 +124,11 @@ unsafe fn param_get_u32(h: ncclParamHandle_t, out: *mut u32) -> ncclResult_t {
     boundary::run("ncclParamGetU32", || {
         not_null(h, "h")?;
         not_null(out, "out")?;
-        Err(unfinished())
+        Err(param_values::other_type(param_values::of_handle(h)?, "uint32_t"))
     })
 }
 
-/// Value of a setting of exactly this type.
+/// Value of a setting of exactly this type; here no setting has it, numbers are int64_t.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ncclParamGetU64(h: ncclParamHandle_t, out: *mut u64) -> ncclResult_t {
     twin!(pncclParamGetU64 = param_get_u64(h: ncclParamHandle_t, out: *mut u64) -> ncclResult_t)
@@ -127,7 +138,7 @@ unsafe fn param_get_u64(h: ncclParamHandle_t, out: *mut u64) -> ncclResult_t {
     boundary::run("ncclParamGetU64", || {
         not_null(h, "h")?;
         not_null(out, "out")?;
-        Err(unfinished())
+        Err(param_values::other_type(param_values::of_handle(h)?, "uint64_t"))
     })
 }
 
@@ -141,11 +152,15 @@ unsafe fn param_get_str(h: ncclParamHandle_t, out: *mut *const c_char) -> ncclRe
     boundary::run("ncclParamGetStr", || {
         not_null(h, "h")?;
         not_null(out, "out")?;
-        Err(unfinished())
+        let setting = param_values::of_handle(h)?;
+        match param_values::value(setting) {
+            Value::Text(value) => put!(out, TEXT_OF_HANDLE.with_borrow_mut(|place| keep(place, value))?.0),
+            _ => Err(param_values::other_type(setting, "text")),
+        }
     })
 }
 
-/// Bytes of the value of a setting.
+/// Bytes of the value of a setting: a text with its NUL, a switch as one byte, a number as int64_t.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ncclParamGet(
     h: ncclParamHandle_t,
@@ -165,11 +180,21 @@ pub unsafe extern "C" fn ncclParamGet(
 
 unsafe fn param_get(h: ncclParamHandle_t, out: *mut c_void, maxLen: c_int, len: *mut c_int) -> ncclResult_t {
     boundary::run("ncclParamGet", || {
-        let _ = maxLen;
         not_null(h, "h")?;
         not_null(out, "out")?;
         not_null(len, "len")?;
-        Err(unfinished())
+        let setting = param_values::of_handle(h)?;
+        let room = usize::try_from(maxLen).ok().filter(|room| *room > 0);
+        let room = room.ok_or_else(|| Error::argument(format!("maxLen is {maxLen}: there is no room")))?;
+        let bytes = param_values::value(setting).bytes();
+        if bytes.len() > room {
+            put!(len, 0)?;
+            let name = param::entry(setting).name;
+            return Err(Error::argument(format!("maxLen is {maxLen}, {name} has {} bytes", bytes.len())));
+        }
+        // SAFETY: the caller promises `maxLen` writable bytes there, and these are no more.
+        unsafe { out.cast::<u8>().copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+        put!(len, bytes.len() as c_int)
     })
 }
 
@@ -198,7 +223,14 @@ unsafe fn param_get_parameter(
         not_null(key, "key")?;
         not_null(value, "value")?;
         not_null(valueLen, "valueLen")?;
-        Err(unfinished())
+        put!(value, std::ptr::null())?;
+        put!(valueLen, 0)?;
+        // SAFETY: not NULL, and the caller promises a text.
+        let setting = unsafe { param_values::of_key(key) }?;
+        let text = param_values::value(setting).text();
+        let (text, length) = TEXT_OF_KEY.with_borrow_mut(|place| keep(place, text))?;
+        put!(value, text)?;
+        put!(valueLen, length)
     })
 }
 
@@ -220,7 +252,14 @@ unsafe fn param_get_all_parameter_keys(table: *mut *mut *const c_char, tableLen:
     boundary::run("ncclParamGetAllParameterKeys", || {
         not_null(table, "table")?;
         not_null(tableLen, "tableLen")?;
-        Err(unfinished())
+        let (keys, length) = KEYS.with_borrow_mut(|keys| {
+            let name = |setting| CString::new(param::entry(setting).name).expect("names have no NUL");
+            keys.names = param::all().map(name).collect();
+            keys.table = keys.names.iter().map(|name| name.as_ptr()).collect();
+            (keys.table.as_mut_ptr(), keys.table.len() as c_int)
+        });
+        put!(table, keys)?;
+        put!(tableLen, length)
     })
 }
 
@@ -231,5 +270,30 @@ pub unsafe extern "C" fn ncclParamDumpAll() {
 }
 
 unsafe fn param_dump_all() {
-    boundary::run("ncclParamDumpAll", || Err(unfinished()));
+    boundary::run("ncclParamDumpAll", || {
+        let mut output = std::io::stdout().lock();
+        let written = output.write_all(param_values::dump().as_bytes()).and_then(|()| output.flush());
+        written.map_err(|error| Error::system("printing the settings", error))
+    });
+}
+
+#[derive(Default)]
+struct Keys {
+    names: Vec<CString>,
+    /// Points into `names`.
+    table: Vec<*const c_char>,
+}
+
+thread_local! {
+    // What the last call on this thread handed out: valid until the next one.
+    static TEXT_OF_HANDLE: RefCell<CString> = RefCell::default();
+    static TEXT_OF_KEY: RefCell<CString> = RefCell::default();
+    static KEYS: RefCell<Keys> = RefCell::default();
+}
+
+/// Keeps a text for the caller; its address and length.
+fn keep(place: &mut CString, text: String) -> Result<(*const c_char, c_int)> {
+    *place = CString::new(text).map_err(|_| Error::internal("a setting has a NUL in it"))?;
+    let length = c_int::try_from(place.as_bytes().len());
+    Ok((place.as_ptr(), length.map_err(|_| Error::internal("a setting of 2 GiB"))?))
 }
