@@ -65,6 +65,8 @@ pub struct Call {
     pub function: Function,
     pub t: Type,
     pub op: Op,
+    /// The number of a scaled sum.
+    pub made_op: i32,
     pub root: usize,
     pub count: usize,
     pub rank: usize,
@@ -98,6 +100,7 @@ impl Call {
             function: AllReduce,
             t: Type::Float32,
             op: Op::Sum,
+            made_op: -1,
             root: 0,
             count,
             rank,
@@ -219,7 +222,8 @@ impl Call {
 
     /// Makes the call; messages as one group.
     pub fn enqueue(&self, nccl: &Nccl, comm: Comm, stream: Stream, send: u64, recv: u64) -> Outcome {
-        let (count, t, op, root) = (self.count, self.t.code(), self.op.code(), self.root as i32);
+        let (count, t, root) = (self.count, self.t.code(), self.root as i32);
+        let op = if self.op == Op::Scaled { self.made_op } else { self.op.code() };
         let code = match self.function {
             AllReduce => nccl.all_reduce(send, recv, count, t, op, comm, stream),
             ReduceScatter => nccl.reduce_scatter(send, recv, count, t, op, comm, stream),
@@ -286,6 +290,7 @@ mod tests {
                 function,
                 t: Type::Uint8,
                 op: Op::Sum,
+                made_op: -1,
                 root: 1,
                 count: 12,
                 rank,

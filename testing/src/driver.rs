@@ -208,6 +208,31 @@ impl Captured {
         made?;
         Ok(Graph(exec as usize))
     }
+
+    /// Blocks of each kernel.
+    pub fn grids(&self) -> Outcome<Vec<u32>> {
+        let graph = self.0 as sys::CUgraph;
+        let mut count = 0;
+        cu!(cuGraphGetNodes(graph, ptr::null_mut(), &mut count))?;
+        let mut nodes = vec![ptr::null_mut(); count];
+        cu!(cuGraphGetNodes(graph, nodes.as_mut_ptr(), &mut count))?;
+        let mut grids = Vec::new();
+        for node in nodes {
+            let mut kind = sys::CUgraphNodeType::CU_GRAPH_NODE_TYPE_EMPTY;
+            cu!(cuGraphNodeGetType(node, &mut kind))?;
+            if kind == sys::CUgraphNodeType::CU_GRAPH_NODE_TYPE_KERNEL {
+                let mut params = std::mem::MaybeUninit::zeroed();
+                cu!(cuGraphKernelNodeGetParams_v2(node, params.as_mut_ptr()))?;
+                // SAFETY: the driver has filled it.
+                grids.push(unsafe { params.assume_init() }.gridDimX);
+            }
+        }
+        Ok(grids)
+    }
+
+    pub fn destroy(self) -> Outcome {
+        cu!(cuGraphDestroy(self.0 as sys::CUgraph))
+    }
 }
 
 /// The capture alone.

@@ -96,12 +96,68 @@ impl Default for Config {
     }
 }
 
+/// ncclCollConfig_t as its initialiser leaves it.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct CollConfig {
+    pub size: usize,
+    pub magic: u32,
+    pub version: u32,
+    pub ext: *const c_void,
+    pub min_ctas: c_int,
+    pub max_ctas: c_int,
+    pub nvls_ctas: c_int,
+    pub cga_cluster_size: c_int,
+    pub alg_selection: *const c_char,
+    pub force_alg_selection: c_int,
+    pub cta_policy: c_int,
+    pub profiler_tag: u64,
+    pub launch_completion_event: *const c_void,
+}
+
+impl CollConfig {
+    pub fn new() -> CollConfig {
+        const UNDEF: c_int = c_int::MIN;
+        CollConfig {
+            size: size_of::<CollConfig>(),
+            magic: Config::MAGIC,
+            version: 23203,
+            ext: ptr::null(),
+            min_ctas: UNDEF,
+            max_ctas: UNDEF,
+            nvls_ctas: UNDEF,
+            cga_cluster_size: UNDEF,
+            alg_selection: ptr::null(),
+            force_alg_selection: 0,
+            cta_policy: UNDEF,
+            profiler_tag: 0,
+            launch_completion_event: ptr::null(),
+        }
+    }
+}
+
+impl Default for CollConfig {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Where the factor of a scaled sum is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Residence {
+    /// In device memory, read when the operation runs.
+    Device = 0,
+    /// In host memory, read when the operation is made.
+    Host = 1,
+}
+
 /// Declares the table of functions and the code that fills it.
 macro_rules! functions {
     ($($name:ident($($arg:ty),*);)*) => {
         #[allow(non_snake_case)]
         struct Functions {
             $($name: unsafe extern "C" fn($($arg),*) -> c_int,)*
+            ncclResetDebugInit: unsafe extern "C" fn(),
             ncclGetErrorString: unsafe extern "C" fn(c_int) -> *const c_char,
             ncclGetLastError: unsafe extern "C" fn(*mut c_void) -> *const c_char,
         }
@@ -111,6 +167,7 @@ macro_rules! functions {
                 unsafe {
                     Ok(Functions {
                         $($name: *library.get(concat!(stringify!($name), "\0").as_bytes()).map_err(|e| e.to_string())?,)*
+                        ncclResetDebugInit: *library.get(b"ncclResetDebugInit\0").map_err(|e| e.to_string())?,
                         ncclGetErrorString: *library.get(b"ncclGetErrorString\0").map_err(|e| e.to_string())?,
                         ncclGetLastError: *library.get(b"ncclGetLastError\0").map_err(|e| e.to_string())?,
                     })
@@ -147,6 +204,22 @@ functions! {
     ncclScatter(u64, u64, usize, c_int, c_int, *mut c_void, usize);
     ncclSend(u64, usize, c_int, c_int, *mut c_void, usize);
     ncclRecv(u64, usize, c_int, c_int, *mut c_void, usize);
+    ncclCommInitRankScalable(*mut *mut c_void, c_int, c_int, c_int, *const UniqueId, *const Config);
+    ncclCommSplit(*mut c_void, c_int, c_int, *mut *mut c_void, *const Config);
+    ncclRedOpCreatePreMulSum(*mut c_int, *const c_void, c_int, c_int, *mut c_void);
+    ncclRedOpDestroy(c_int, *mut c_void);
+    ncclMemAlloc(*mut u64, usize);
+    ncclMemFree(u64);
+    ncclCommRegister(*mut c_void, u64, usize, *mut usize);
+    ncclCommDeregister(*mut c_void, usize);
+    ncclAllReduceConfig(u64, u64, usize, c_int, c_int, *mut c_void, usize, *const CollConfig);
+    ncclReduceScatterConfig(u64, u64, usize, c_int, c_int, *mut c_void, usize, *const CollConfig);
+    ncclReduceConfig(u64, u64, usize, c_int, c_int, c_int, *mut c_void, usize, *const CollConfig);
+    ncclBroadcastConfig(u64, u64, usize, c_int, c_int, *mut c_void, usize, *const CollConfig);
+    ncclAllGatherConfig(u64, u64, usize, c_int, *mut c_void, usize, *const CollConfig);
+    ncclAlltoAllConfig(u64, u64, usize, c_int, *mut c_void, usize, *const CollConfig);
+    ncclGatherConfig(u64, u64, usize, c_int, c_int, *mut c_void, usize, *const CollConfig);
+    ncclScatterConfig(u64, u64, usize, c_int, c_int, *mut c_void, usize, *const CollConfig);
 }
 
 /// Forwards to a function of the table.
@@ -383,6 +456,88 @@ impl Nccl {
         stream: Stream,
     ) -> i32 {
         call!(self.ncclScatter(send, recv, count, t, root, comm.raw(), stream.0))
+    }
+
+    pub fn init_rank_scalable(
+        &self,
+        comm: &mut Comm,
+        nranks: i32,
+        rank: i32,
+        ids: (i32, *const UniqueId),
+        config: Option<&Config>,
+    ) -> i32 {
+        let mut raw = comm.raw();
+        let config = config.map_or(ptr::null(), ptr::from_ref);
+        let code = call!(self.ncclCommInitRankScalable(&mut raw, nranks, rank, ids.0, ids.1, config));
+        *comm = Comm(raw as usize);
+        code
+    }
+
+    /// Inside a group `child` is written at the group's end, so it has to live until then.
+    pub fn split(&self, comm: Comm, color: i32, key: i32, child: &mut Comm, config: Option<&Config>) -> i32 {
+        let config = config.map_or(ptr::null(), ptr::from_ref);
+        call!(self.ncclCommSplit(comm.raw(), color, key, ptr::from_mut(child).cast(), config))
+    }
+
+    /// The scalar lies at `scalar`, in host or device memory.
+    pub fn make_op(&self, scalar: usize, t: i32, residence: i32, comm: Comm) -> (i32, i32) {
+        let mut op = -1;
+        let scalar = scalar as *const c_void;
+        (call!(self.ncclRedOpCreatePreMulSum(&mut op, scalar, t, residence, comm.raw())), op)
+    }
+
+    pub fn destroy_op(&self, op: i32, comm: Comm) -> i32 {
+        call!(self.ncclRedOpDestroy(op, comm.raw()))
+    }
+
+    pub fn mem_alloc(&self, bytes: usize) -> (i32, u64) {
+        let mut address = 0;
+        (call!(self.ncclMemAlloc(&mut address, bytes)), address)
+    }
+
+    pub fn mem_free(&self, address: u64) -> i32 {
+        call!(self.ncclMemFree(address))
+    }
+
+    pub fn register(&self, comm: Comm, buffer: u64, bytes: usize) -> (i32, usize) {
+        let mut handle = 0;
+        (call!(self.ncclCommRegister(comm.raw(), buffer, bytes, &mut handle)), handle)
+    }
+
+    pub fn deregister(&self, comm: Comm, handle: usize) -> i32 {
+        call!(self.ncclCommDeregister(comm.raw(), handle))
+    }
+
+    pub fn reset_debug(&self) {
+        // SAFETY: takes nothing.
+        unsafe { (self.functions.ncclResetDebugInit)() }
+    }
+
+    /// A collective with settings; none for functions that have no such form.
+    pub fn with_config(
+        &self,
+        function: crate::call::Function,
+        (send, recv, count): (u64, u64, usize),
+        (t, op, root): (i32, i32, i32),
+        comm: Comm,
+        stream: Stream,
+        config: Option<&CollConfig>,
+    ) -> Option<i32> {
+        use crate::call::Function::*;
+        let (comm, stream, config) = (comm.raw(), stream.0, config.map_or(ptr::null(), ptr::from_ref));
+        Some(match function {
+            AllReduce => call!(self.ncclAllReduceConfig(send, recv, count, t, op, comm, stream, config)),
+            ReduceScatter => {
+                call!(self.ncclReduceScatterConfig(send, recv, count, t, op, comm, stream, config))
+            }
+            Reduce => call!(self.ncclReduceConfig(send, recv, count, t, op, root, comm, stream, config)),
+            Broadcast => call!(self.ncclBroadcastConfig(send, recv, count, t, root, comm, stream, config)),
+            AllGather => call!(self.ncclAllGatherConfig(send, recv, count, t, comm, stream, config)),
+            AllToAll => call!(self.ncclAlltoAllConfig(send, recv, count, t, comm, stream, config)),
+            Gather => call!(self.ncclGatherConfig(send, recv, count, t, root, comm, stream, config)),
+            Scatter => call!(self.ncclScatterConfig(send, recv, count, t, root, comm, stream, config)),
+            _ => return None,
+        })
     }
 
     pub fn send(&self, buffer: u64, count: usize, t: i32, peer: i32, comm: Comm, stream: Stream) -> i32 {

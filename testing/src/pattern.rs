@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, Mutex};
 
-use crate::reference::{Op, Type, reduce};
+use crate::reference::{Op, Type, reduce, scaled};
 
 /// Elements after which values repeat.
 pub const PERIOD: usize = 4099;
@@ -45,13 +45,31 @@ fn make((t, op, nranks, values): Key) -> Reduction {
     let elements: Vec<Vec<u64>> = (0..PERIOD)
         .map(|index| (0..nranks).map(|rank| value(t, op, rank, index, values)).collect())
         .collect();
-    let results: Vec<u64> = elements.iter().map(|element| reduce(t, op, element)).collect();
+    let leaves = |(rank, bits): (usize, &u64)| match op {
+        Op::Scaled => scaled(t, *bits, factor(t, rank)),
+        _ => *bits,
+    };
+    let result = |element: &Vec<u64>| {
+        let contributions: Vec<u64> = element.iter().enumerate().map(leaves).collect();
+        reduce(t, op, &contributions)
+    };
+    let results: Vec<u64> = elements.iter().map(result).collect();
     let inputs = (0..nranks)
         .map(|rank| {
             Pattern::of(t, elements.iter().map(|element| element[rank]).collect::<Vec<_>>().iter().copied())
         })
         .collect();
     Reduction { inputs, result: Pattern::of(t, results.into_iter()) }
+}
+
+/// The factor of a rank in scaled sums: another one for each rank, with which products round.
+pub fn factor(t: Type, rank: usize) -> u64 {
+    let random = mix((t.code() as u64) << 56 ^ 0xfac ^ (rank as u64) << 32);
+    if !t.is_float() {
+        return (random | 1) & t.mask();
+    }
+    let sign = if random & 4 == 0 { 1.0 } else { -1.0 };
+    t.encode(sign * (0.5 + (random >> 32) as f64 / f64::powi(2.0, 32)))
 }
 
 /// splitmix64
@@ -170,6 +188,16 @@ mod tests {
                 let of = |rank| Pattern::input(t, op, rank, 8, Values::Numbers).bytes(0, 100);
                 assert!((1..8).all(|rank| of(rank) != of(0)), "{t:?} {op:?}");
             }
+        }
+    }
+
+    #[test]
+    fn factors_matter() {
+        for t in Type::ALL {
+            let factors: std::collections::HashSet<u64> = (0..4).map(|rank| factor(t, rank)).collect();
+            assert!(factors.len() > 1, "{t:?}");
+            let result = |op| Pattern::result(t, op, 2, Values::Numbers).bytes(0, 100);
+            assert!(result(Op::Scaled) != result(Op::Sum), "{t:?}");
         }
     }
 

@@ -2,7 +2,8 @@
 //!
 //! Contributions are reduced in rank order. 16-bit and 8-bit floats are accumulated in 32-bit floats and rounded once, to
 //! nearest even; 8-bit floats saturate. A float average multiplies each contribution by 1/n before it is added.
-//! Integers wrap; their average divides the wrapped sum as C does. A NaN makes maximum and minimum NaN, -0 is below +0,
+//! Integers wrap; their average divides the wrapped sum as C does. A scaled sum adds up contributions that each rank has
+//! multiplied by a factor of its own and rounded to the element type. A NaN makes maximum and minimum NaN, -0 is below +0,
 //! and NaN results have one bit pattern per type: all bits but the sign. Conversions come from the `half` crate and, for
 //! 8-bit floats, from tables made from the formats' definitions.
 
@@ -30,7 +31,7 @@ pub enum Type {
 
 use Type::*;
 
-/// A built-in reduction; its number is the ABI's.
+/// A reduction; the number of a built-in one is the ABI's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(i32)]
 pub enum Op {
@@ -39,6 +40,8 @@ pub enum Op {
     Max = 2,
     Min = 3,
     Avg = 4,
+    /// A sum of scaled contributions; its number is the one that the communicator gave.
+    Scaled = 5,
 }
 
 impl Type {
@@ -134,6 +137,7 @@ impl Type {
 }
 
 impl Op {
+    /// The built-in ones.
     pub const ALL: [Op; 5] = [Op::Sum, Op::Prod, Op::Max, Op::Min, Op::Avg];
 
     pub fn code(self) -> i32 {
@@ -141,7 +145,17 @@ impl Op {
     }
 }
 
-/// The result of one element from the ranks' contributions, in rank order.
+/// What a rank with this factor contributes to a scaled sum: multiplied in 32 bits (64-bit floats and integers in their own type),
+/// rounded to the element type before it leaves the rank.
+pub fn scaled(t: Type, bits: u64, factor: u64) -> u64 {
+    match t {
+        Float64 => t.encode(f64::from_bits(bits) * f64::from_bits(factor)),
+        _ if t.is_float() => t.round(t.to_f32(bits) * t.to_f32(factor)),
+        _ => bits.wrapping_mul(factor) & t.mask(),
+    }
+}
+
+/// The result of one element from the ranks' contributions, in rank order; those to a scaled sum are scaled already.
 pub fn reduce(t: Type, op: Op, contributions: &[u64]) -> u64 {
     match t {
         _ if t.is_float() && matches!(op, Op::Max | Op::Min) => {
@@ -184,7 +198,7 @@ fn integer(t: Type, op: Op, contributions: &[u64]) -> u64 {
     let first = values.next().expect("there is at least one rank");
     let less = |a: u64, b: u64| if t.is_signed() { t.signed(a) < t.signed(b) } else { a < b };
     let result = values.fold(first, |sum, value| match op {
-        Op::Sum | Op::Avg => sum.wrapping_add(value) & t.mask(),
+        Op::Sum | Op::Avg | Op::Scaled => sum.wrapping_add(value) & t.mask(),
         Op::Prod => sum.wrapping_mul(value) & t.mask(),
         Op::Max => {
             if less(sum, value) {
@@ -334,6 +348,18 @@ mod tests {
         }
         assert_eq!(reduce(Float8e5m2, Op::Max, &[0x7c, 0x3c]), 0x7b, "infinity saturates");
         assert_eq!(reduce(Float64, Op::Min, &[2.0f64.to_bits(), (-3.0f64).to_bits()]), (-3.0f64).to_bits());
+    }
+
+    #[test]
+    fn scaled_contributions_are_rounded_once_more() {
+        let half = |value: f32| u64::from(f16::from_f32(value).to_bits());
+        // (1 + 2^-10)^2 is 1 + 2^-9 + 2^-20: the last part is lost before the sum.
+        let next = half(1.0 + f32::powi(2.0, -10));
+        assert_eq!(scaled(Float16, next, next), half(1.0 + f32::powi(2.0, -9)));
+        assert_eq!(scaled(Float8e4m3, 0x7e, 0x40), 0x7e, "448 * 2 saturates");
+        assert_eq!(scaled(Int8, 100, 3), 44);
+        assert_eq!(scaled(Uint64, 1 << 63, 2), 0);
+        assert_eq!(scaled(Float64, 3.0f64.to_bits(), 0.5f64.to_bits()), 1.5f64.to_bits());
     }
 
     #[test]

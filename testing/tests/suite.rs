@@ -101,6 +101,15 @@ tests! {
     exit_without_destroy
     abort
     killed_ranks
+    split_by_color_and_key
+    split_with_operations_in_flight
+    split_and_parent_at_the_same_time
+    split_outlives_its_parent
+    split_of_a_split
+    split_config
+    split_in_a_group
+    split_with_a_bad_color
+    killed_during_splits
     null_communicator
     garbage_communicator
     stale_communicator

@@ -16,13 +16,21 @@ use crate::team::{Event, Running, Team};
 const LIMIT: Duration = Duration::from_secs(2);
 
 pub fn run(machine: &Machine) -> Outcome<String> {
+    kills(machine, if machine.is_real() { 20 } else { 100 }, None)
+}
+
+/// Kills of ranks that do nothing but split.
+pub fn splits(machine: &Machine) -> Outcome<String> {
+    kills(machine, if machine.is_real() { 5 } else { 20 }, Some("splits"))
+}
+
+fn kills(machine: &Machine, rounds: u64, work: Option<&str>) -> Outcome<String> {
     let seed = std::env::var("OXCCL_TEST_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or(1);
-    let rounds = if machine.is_real() { 20 } else { 100 };
     let before = leftovers();
     let mut init_time = Duration::from_millis(30);
     let (mut slowest, mut in_init) = (Duration::ZERO, 0);
     for round in 0..rounds {
-        let outcome = one(machine, mix(seed << 32 | round), &mut init_time);
+        let outcome = one(machine, mix(seed << 32 | round), work, &mut init_time);
         let kill = outcome.map_err(|e| format!("seed {seed}, kill {round}: {e}"))?;
         slowest = slowest.max(kill.slowest);
         in_init += usize::from(kill.in_init);
@@ -44,11 +52,12 @@ struct Kill {
     in_init: bool,
 }
 
-fn one(machine: &Machine, random: u64, init_time: &mut Duration) -> Outcome<Kill> {
+fn one(machine: &Machine, random: u64, work: Option<&str>, init_time: &mut Duration) -> Outcome<Kill> {
     let nranks = 2 + random as usize % 3;
     let victim = (random >> 8) as usize % nranks;
-    let during_init = (random >> 16) & 1 == 0;
+    let during_init = work.is_none() && (random >> 16) & 1 == 0;
     let team = Team::new("survivor", &vec![1; nranks]).env("OXCCL_INIT_TIMEOUT", 60).seconds(60);
+    let team = work.into_iter().fold(team, |team, work| team.arg("work", work));
     let mut running = team.start(machine)?;
     let what = format!("{nranks} ranks, victim {victim}, {}", if during_init { "init" } else { "loop" });
     let told = |e: String| format!("{what}: {e}");

@@ -95,6 +95,12 @@ fn misuse_init(machine: &Machine, case: &str) -> Outcome<String> {
     one(machine, processes("misuse_init", 2).arg("case", case).env("OXCCL_INIT_TIMEOUT", 60))
 }
 
+/// A case of splitting, with ranks as processes and mixed.
+fn split(machine: &Machine, case: &str) -> Outcome<String> {
+    let team = |layout: &[usize]| Team::new("split", layout).arg("case", case);
+    all(machine, vec![team(&[1, 1, 1, 1]), team(&[3, 2])])
+}
+
 fn mismatch(machine: &Machine, case: &str) -> Outcome<String> {
     one(machine, processes("mismatch", 2).arg("case", case))
 }
@@ -276,6 +282,16 @@ pub const ALL: &[Run] = &[
     }),
     any("abort", |m| all(m, vec![processes("abort", 2), Team::new("abort", &[1, 2])])),
     any("killed_ranks", kill::run),
+    // Children.
+    any("split_by_color_and_key", |m| split(m, "colors")),
+    any("split_with_operations_in_flight", |m| split(m, "in_flight")),
+    any("split_and_parent_at_the_same_time", |m| split(m, "interleaved")),
+    any("split_outlives_its_parent", |m| split(m, "lives")),
+    any("split_of_a_split", |m| split(m, "of_a_split")),
+    any("split_config", |m| split(m, "config")),
+    any("split_in_a_group", |m| split(m, "in_a_group")),
+    any("split_with_a_bad_color", |m| split(m, "bad_color")),
+    any("killed_during_splits", kill::splits),
     // Bad input.
     any("null_communicator", |m| misuse(m, "null_communicator")),
     any("garbage_communicator", |m| misuse(m, "garbage_communicator")),

@@ -66,6 +66,7 @@ pub fn run(rank: &Rank) -> Outcome<String> {
                             function,
                             t,
                             op: *op,
+                            made_op: -1,
                             root: random as usize % rank.nranks,
                             count,
                             rank: rank.rank,

@@ -13,6 +13,7 @@ mod order;
 mod ports;
 mod sequences;
 mod slow;
+mod split;
 mod streams;
 mod survivor;
 
@@ -48,6 +49,7 @@ const ALL: &[(&str, Scenario)] = &[
     ("concurrent_init", lifecycle::concurrent_init),
     ("exit_without_destroy", lifecycle::exit_without_destroy),
     ("abort", lifecycle::abort),
+    ("split", split::run),
     ("survivor", survivor::run),
     ("misuse", misuse::run),
     ("misuse_init", misuse_init::run),

@@ -7,6 +7,17 @@ use crate::nccl::{self, Comm};
 use crate::pattern::mix;
 use crate::rank::Rank;
 
+/// A split that makes one or two children, which end again; the code of the first call that fails.
+fn split(rank: &Rank, comm: Comm, turn: u64) -> i32 {
+    let nccl = rank.nccl;
+    let mut child = Comm::NULL;
+    let color = if turn.is_multiple_of(2) { 0 } else { rank.rank as i32 % 2 };
+    match nccl.split(comm, color, -(rank.rank as i32), &mut child, None) {
+        nccl::SUCCESS => nccl.destroy(child),
+        code => code,
+    }
+}
+
 /// Joins, tells the coordinator, and works until an error comes; the report is the error, after an orderly end.
 pub fn run(rank: &Rank) -> Outcome<String> {
     let nccl = rank.nccl;
@@ -28,6 +39,10 @@ pub fn run(rank: &Rank) -> Outcome<String> {
     let mut turn = 0;
     while state == nccl::SUCCESS {
         turn += 1;
+        if rank.arg("work") == Some("splits") {
+            state = split(rank, comm, turn);
+            continue;
+        }
         let random = mix(turn) as usize;
         let call = Call {
             function: Function::ALL[random % Function::ALL.len()],
