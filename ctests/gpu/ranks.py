@@ -1,7 +1,6 @@
-"""Starts the ranks of a PyTorch check as processes that share the GPUs at hand, and says which library serves them."""
+"""Starts the ranks of a PyTorch check as processes that share the GPUs at hand."""
 
 import argparse
-import ctypes
 import os
 import sys
 import tempfile
@@ -10,24 +9,6 @@ import traceback
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
-
-
-def served_by():
-    """Path of the library behind ncclAllReduce in this process, and how it calls itself."""
-
-    class DlInfo(ctypes.Structure):
-        _fields_ = [("file", ctypes.c_char_p), ("base", ctypes.c_void_p), ("name", ctypes.c_char_p), ("address", ctypes.c_void_p)]
-
-    nccl = ctypes.CDLL("libnccl.so.2")
-    info = DlInfo()
-    ctypes.CDLL(None).dladdr(ctypes.cast(nccl.ncclAllReduce, ctypes.c_void_p), ctypes.byref(info))
-    version = ctypes.c_int()
-    nccl.ncclGetVersion(ctypes.byref(version))
-    product = "not OxCCL"
-    if hasattr(nccl, "oxcclVersion"):
-        nccl.oxcclVersion.restype = ctypes.c_char_p
-        product = "OxCCL " + nccl.oxcclVersion().decode()
-    return f"{info.file.decode()}: {product}, ncclGetVersion {version.value}"
 
 
 def _rank(rank, nranks, backend, store, body, arguments, results):
@@ -45,14 +26,19 @@ def _rank(rank, nranks, backend, store, body, arguments, results):
         os._exit(1)
 
 
-def run(body, nranks, backend="nccl", arguments=None):
-    """Runs `body(rank, nranks, device, arguments)` on every rank; what it returns, in rank order. A failing rank ends the program."""
+def environment():
+    """What the ranks need, before the first of them starts."""
     os.environ.setdefault("NCCL_MULTI_RANK_GPU_ENABLE", "1")
     # Ranks that share a GPU: a kernel that is first launched while another spins would wait for it.
     os.environ.setdefault("CUDA_MODULE_LOADING", "EAGER")
     # No NVLink multicast, whichever library serves.
     os.environ["NCCL_NVLS_ENABLE"] = "0"
     os.environ["TORCH_SYMM_MEM_DISABLE_MULTICAST"] = "1"
+
+
+def run(body, nranks, backend="nccl", arguments=None):
+    """Runs `body(rank, nranks, device, arguments)` on every rank; what it returns, in rank order. A failing rank ends the program."""
+    environment()
     with tempfile.TemporaryDirectory() as folder, mp.Manager() as manager:
         results = manager.dict()
         store = os.path.join(folder, "store")

@@ -7,6 +7,7 @@ import torch
 import torch.distributed as dist
 
 import ranks
+from served import served_by
 
 TYPES = [torch.int8, torch.uint8, torch.int32, torch.int64, torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.bool,
          torch.float8_e4m3fn, torch.float8_e5m2]
@@ -103,7 +104,7 @@ def body(rank, nranks, device, _):
         graph.replay()
         check(f"graph replay {step}", static, torch.full((100_003,), float(step * nranks + sum(range(nranks)))))
     torch.cuda.synchronize()
-    return checks, wrong, failures[:10], ranks.served_by()
+    return checks, wrong, failures[:10], served_by()
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 import ranks
+from served import served_by
 
 STEPS = 50
 WARM_UP = 11
@@ -68,7 +69,7 @@ def body(rank, nranks, device, in_graph):
             losses.append(loss_of_step.item())
         torch.cuda.synchronize()
         parameters = torch.cat([p.detach().flatten() for p in model.module.parameters()]).cpu()
-    return losses, parameters.numpy(), ranks.served_by() if rank == 0 else None
+    return losses, parameters.numpy(), served_by() if rank == 0 else None
 
 
 def compare(name, runs, reference, nranks, bound):
