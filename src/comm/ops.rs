@@ -7,6 +7,7 @@ use parking_lot::Mutex;
 
 use super::Comm;
 use crate::error::{Error, Result};
+use crate::gpu::context::check_buffer;
 use crate::schedule::DataType;
 
 /// First number that is no builtin's.
@@ -35,6 +36,11 @@ pub(super) type Operations = Mutex<HashMap<i32, PreMulSum>>;
 impl Comm {
     /// Makes an operation; its number is an ncclRedOp_t of this communicator.
     pub fn make_operation(&self, operation: PreMulSum) -> Result<i32> {
+        if let Scalar::Device(address) = operation.scalar {
+            // Kernels will read there: a host address would take the context down with it.
+            let _bound = self.context.bind()?;
+            check_buffer(self.context.device(), address, "scalar")?;
+        }
         // Relaxed: only uniqueness matters.
         let number = NEXT
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |next| next.checked_add(1))

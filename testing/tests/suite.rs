@@ -54,6 +54,9 @@ tests! {
     special_values
     more_than_two_to_the_31
     same_bits_everywhere
+    scaled_sum_ll
+    scaled_sum_simple
+    scaled_sum_misuse
     fibers_64
     fibers_64_3_ranks
     fibers_7

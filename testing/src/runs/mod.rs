@@ -95,6 +95,14 @@ fn misuse_init(machine: &Machine, case: &str) -> Outcome<String> {
     one(machine, processes("misuse_init", 2).arg("case", case).env("OXCCL_INIT_TIMEOUT", 60))
 }
 
+fn scaled(machine: &Machine, protocol: &str) -> Outcome<String> {
+    let team = |layout: &[usize]| {
+        let large = if protocol == "Simple" { "simple" } else { "ll" };
+        Team::new("scaled", layout).env("NCCL_PROTO", protocol).arg("large", large).arg("set", set(machine))
+    };
+    all(machine, vec![team(&[1]), team(&[1, 1]), team(&[2, 1]), team(&[1, 1, 1, 1])])
+}
+
 /// A case of splitting, with ranks as processes and mixed.
 fn split(machine: &Machine, case: &str) -> Outcome<String> {
     let team = |layout: &[usize]| Team::new("split", layout).arg("case", case);
@@ -162,6 +170,9 @@ pub const ALL: &[Run] = &[
     }),
     any("more_than_two_to_the_31", |m| one(m, processes("large", 2).seconds(250))),
     any("same_bits_everywhere", same_bits),
+    any("scaled_sum_ll", |m| scaled(m, "LL")),
+    any("scaled_sum_simple", |m| scaled(m, "Simple")),
+    any("scaled_sum_misuse", |m| one(m, processes("scaled_misuse", 2))),
     // How blocks run and memory orders.
     emulated("fibers_64", |m| small(m, &[1, 1], |team| team.env("OXCCL_EMU_THREADS", 64).seconds(250))),
     emulated("fibers_64_3_ranks", |m| {

@@ -11,6 +11,7 @@ mod misuse;
 mod misuse_init;
 mod order;
 mod ports;
+mod scaled;
 mod sequences;
 mod slow;
 mod split;
@@ -49,6 +50,8 @@ const ALL: &[(&str, Scenario)] = &[
     ("concurrent_init", lifecycle::concurrent_init),
     ("exit_without_destroy", lifecycle::exit_without_destroy),
     ("abort", lifecycle::abort),
+    ("scaled", scaled::run),
+    ("scaled_misuse", scaled::misuse),
     ("split", split::run),
     ("survivor", survivor::run),
     ("misuse", misuse::run),
