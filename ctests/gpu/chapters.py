@@ -169,7 +169,7 @@ def _tell(name, found, nranks, seconds):
     raised = {rank: report[4] for rank, report in found.items() if report[4]}
     whole = len(found) == nranks and not raised
     print(f"{name}: {count} checks, {len(failures)} wrong{'' if whole else ', FAILED'} ({seconds:.1f} s)", flush=True)
-    for note in dict.fromkeys(n for r in found.values() for n in r[3]):
+    for note in dict.fromkeys(n for r in found.values() for n in r[3] if n):
         print(f"    {note}")
     for failure in list(dict.fromkeys(failures))[:SHOWN]:
         print(f"    wrong: {failure}")
