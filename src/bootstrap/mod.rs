@@ -70,6 +70,21 @@ pub fn unique_id() -> Result<[u8; 128]> {
     Ok(id.encode())
 }
 
+/// Nobody will meet at this id: what waits for its ranks in this process ends.
+pub fn forget_id(id: &[u8; 128]) -> Result<()> {
+    end_waiting(&UniqueId::decode(id)?);
+    Ok(())
+}
+
+/// Ends what waits for the ranks of an id that was made here. Elsewhere there is nothing to end.
+fn end_waiting(id: &UniqueId) {
+    let Some(service) = service::started() else { return };
+    let job = id.job;
+    if let Some(door) = service.existing("door") {
+        service.tell(door, move |door: &mut Door, io| door.used(io, &job));
+    }
+}
+
 fn port_range(text: &str) -> Result<(u16, u16)> {
     let parsed = text.split_once('-').and_then(|(first, last)| {
         let range = (first.trim().parse().ok()?, last.trim().parse().ok()?);
@@ -168,12 +183,7 @@ impl Bootstrap {
 
     /// A communicator of one rank needs no sockets and no service.
     fn alone(id: &UniqueId, abort: Arc<AtomicBool>) -> Result<Bootstrap> {
-        if let Some(service) = service::started() {
-            let job = id.job;
-            if let Some(door) = service.existing("door") {
-                service.tell(door, move |door: &mut Door, io| door.used(io, &job));
-            }
-        }
+        end_waiting(id);
         Ok(Bootstrap {
             rank: 0,
             peers: vec![PeerInfo::of_this_process(None)?],

@@ -130,6 +130,11 @@ unsafe fn comm_init_rank_scalable(
         // All ranks pass the same ids, so all meet at the first.
         // SAFETY: not NULL, and the caller promises nId ids there.
         let first = unsafe { commIds.read_unaligned() };
+        for index in 1..nId as usize {
+            // SAFETY: as above.
+            let other = unsafe { commIds.add(index).read_unaligned() };
+            bootstrap::forget_id(&other.internal.map(|byte| byte as u8))?;
+        }
         // SAFETY: as in comm_init_rank_config.
         unsafe { join(newcomm, "newcomm", nranks, first, myrank, config) }
     })

@@ -64,8 +64,18 @@ pub fn trace(call: &Call) {
 impl Checker {
     /// Room for buffers of `capacity` bytes.
     pub fn new(nccl: &'static Nccl, capacity: usize) -> Outcome<Checker> {
-        let area = || driver::alloc(capacity + 4 * PAD);
-        Ok(Checker { nccl, areas: [area()?, area()?], capacity, checks: 0, got: Vec::new() })
+        let area = || driver::alloc(Checker::area(capacity));
+        Ok(Checker::over(nccl, [area()?, area()?], capacity))
+    }
+
+    /// Bytes of an area for buffers of `capacity` bytes.
+    pub fn area(capacity: usize) -> usize {
+        capacity + 4 * PAD
+    }
+
+    /// Over memory that the caller keeps.
+    pub fn over(nccl: &'static Nccl, areas: [u64; 2], capacity: usize) -> Checker {
+        Checker { nccl, areas, capacity, checks: 0, got: Vec::new() }
     }
 
     pub fn free(self) -> Outcome {

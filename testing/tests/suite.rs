@@ -98,12 +98,19 @@ tests! {
     replay_between_calls
     init_all
     init_in_a_group
+    many_inits_in_a_group
+    init_with_several_ids
+    reset_of_the_log
     queries_and_finalize
     many_communicators
     concurrent_init
     exit_without_destroy
     abort
     killed_ranks
+    memory_for_communication
+    memory_for_communication_without_vmm
+    registered_buffers
+    calls_with_settings
     split_by_color_and_key
     split_with_operations_in_flight
     split_and_parent_at_the_same_time

@@ -285,6 +285,11 @@ pub const ALL: &[Run] = &[
     // Life of a communicator.
     emulated("init_all", |m| one(m, processes("init_all", 1))),
     emulated("init_in_a_group", |m| one(m, processes("group_init", 2))),
+    any("many_inits_in_a_group", |m| {
+        all(m, vec![processes("inits_in_a_group", 3), Team::new("inits_in_a_group", &[2, 1])])
+    }),
+    any("init_with_several_ids", |m| all(m, vec![processes("scalable", 3), processes("scalable", 1)])),
+    any("reset_of_the_log", |m| one(m, processes("reset_debug", 2).env("NCCL_DEBUG", "WARN"))),
     any("queries_and_finalize", |m| one(m, processes("queries", 2))),
     any("many_communicators", |m| one(m, processes("many_comms", 2))),
     any("concurrent_init", |m| one(m, processes("concurrent_init", 2))),
@@ -293,6 +298,15 @@ pub const ALL: &[Run] = &[
     }),
     any("abort", |m| all(m, vec![processes("abort", 2), Team::new("abort", &[1, 2])])),
     any("killed_ranks", kill::run),
+    // Memory, and settings for one call.
+    any("memory_for_communication", |m| {
+        all(m, vec![processes("mem_alloc", 2), Team::new("mem_alloc", &[2, 1])])
+    }),
+    emulated("memory_for_communication_without_vmm", |m| {
+        one(m, Team::new("mem_alloc", &[2, 1]).arg("memory", "legacy").env("OXCCL_EMU_WITHOUT", "vmm"))
+    }),
+    any("registered_buffers", |m| one(m, processes("register", 2))),
+    any("calls_with_settings", |m| all(m, vec![processes("configured", 2), processes("configured", 1)])),
     // Children.
     any("split_by_color_and_key", |m| split(m, "colors")),
     any("split_with_operations_in_flight", |m| split(m, "in_flight")),

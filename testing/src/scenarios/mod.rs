@@ -2,9 +2,12 @@
 
 mod bits;
 mod capture;
+mod configured;
+mod inits;
 mod large;
 mod lifecycle;
 mod matrix;
+mod memory;
 mod messages;
 mod mismatch;
 mod misuse;
@@ -52,6 +55,12 @@ const ALL: &[(&str, Scenario)] = &[
     ("abort", lifecycle::abort),
     ("scaled", scaled::run),
     ("scaled_misuse", scaled::misuse),
+    ("mem_alloc", memory::alloc),
+    ("register", memory::register),
+    ("configured", configured::run),
+    ("scalable", inits::scalable),
+    ("inits_in_a_group", inits::in_a_group),
+    ("reset_debug", inits::reset_debug),
     ("split", split::run),
     ("survivor", survivor::run),
     ("misuse", misuse::run),

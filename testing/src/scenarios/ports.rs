@@ -26,7 +26,7 @@ fn own_sockets() -> HashSet<String> {
 }
 
 /// TCP ports and abstract Unix names on which this process listens, one a line.
-fn listening() -> Vec<String> {
+pub fn listening() -> Vec<String> {
     let own = own_sockets();
     let lines = |path: &str| {
         let text = std::fs::read_to_string(path).unwrap_or_default();
