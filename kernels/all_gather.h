@@ -8,7 +8,7 @@
 FN void all_gather_ll(const CollectiveWork& work) {
   Collective op(work);
   uint64_t bytes = work.count * type_size(work.datatype);
-  Span span = block_span(bytes);
+  Span span = block_span(bytes, work.grid);
   uint32_t rounds = ll_steps(span, work.chunk);
   uint64_t own = work.recv + op.c.rank * bytes;
   open(op);
@@ -49,7 +49,7 @@ struct AllGather {
     send = w.send;
     recv = w.recv;
     bytes = w.count * type_size(w.datatype);
-    span = block_span(bytes);
+    span = block_span(bytes, w.grid);
     rounds = (uint32_t)((span.high - span.low + w.chunk - 1) / w.chunk);
   }
 

@@ -11,7 +11,7 @@ FN void all_reduce_ll(const CollectiveWork& work) {
   Collective op(work);
   A arith(work);
   uint64_t bytes = work.count * type_size(work.datatype);
-  Span span = block_span(bytes);
+  Span span = block_span(bytes, work.grid);
   uint32_t rounds = ll_steps(span, work.chunk);
   // The first line is on its way while the channel is taken.
   Pack<2> first = {{0, 0}};

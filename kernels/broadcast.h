@@ -9,7 +9,7 @@
 FN void broadcast_ll(const CollectiveWork& work) {
   Collective op(work);
   uint64_t bytes = work.count * type_size(work.datatype);
-  Span span = block_span(bytes);
+  Span span = block_span(bytes, work.grid);
   uint32_t rounds = ll_steps(span, work.chunk);
   bool is_root = op.c.rank == work.root;
   open(op);

@@ -26,7 +26,9 @@ typedef unsigned long long uintptr_t;
 #define UNROLLED _Pragma("unroll")
 #define NOT_UNROLLED _Pragma("unroll 1")
 // Two blocks of 512 threads per SM: at most 64 registers.
-#define KERNEL(name, Argument) extern "C" __global__ void __launch_bounds__(512, 2) name(const __grid_constant__ Argument work)
+#define KERNEL(name, Argument) KERNEL_OF(name, Argument, 512)
+#define KERNEL_OF(name, Argument, threads) \
+  extern "C" __global__ void __launch_bounds__(threads, 2) name(const __grid_constant__ Argument work)
 
 FN uint32_t block_id() { return blockIdx.x; }
 FN uint32_t grid_size() { return gridDim.x; }
@@ -191,6 +193,7 @@ FN uint32_t floats_to_e5m2_hw(float low, float high) {
 #define ALIGNED(n) alignas(n)
 #define UNROLLED
 #define NOT_UNROLLED
+#define KERNEL_OF(name, Argument, threads) KERNEL(name, Argument)
 #define KERNEL(name, Argument)                                                        \
   static void name##_body(const Argument& work);                                      \
   static void name(const void* argument) { name##_body(*(const Argument*)argument); } \

@@ -2,6 +2,7 @@
 #include "all_gather.h"
 #include "all_reduce.h"
 #include "broadcast.h"
+#include "group.h"
 #include "probe.h"
 #include "reduce.h"
 #include "reduce_scatter.h"
@@ -26,6 +27,7 @@ KERNEL(oxccl_all_gather_simple, CollectiveWork) { all_gather_simple(work); }
 KERNEL(oxccl_messages, MessageWork) { messages(work); }
 KERNEL(oxccl_probe, ProbeWork) { probe(work); }
 KERNEL(oxccl_local, CollectiveWork) { local(work); }
+KERNEL_OF(oxccl_group, GroupWork, GROUP_THREADS) { group(work); }
 
 #ifndef __CUDACC_RTC__
 #define ROW(name, Argument) {#name, name, sizeof(Argument), sizeof(Shared), MAX_THREADS}
@@ -49,6 +51,7 @@ extern "C" const struct EmuKernel emu_kernels[] = {
     ROW(oxccl_messages, MessageWork),
     ROW(oxccl_probe, ProbeWork),
     ROW(oxccl_local, CollectiveWork),
+    {"oxccl_group", oxccl_group, sizeof(GroupWork), sizeof(Shared), GROUP_THREADS},
 };
 extern "C" const uint32_t emu_kernel_count = sizeof emu_kernels / sizeof emu_kernels[0];
 #endif

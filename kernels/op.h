@@ -9,9 +9,9 @@
 
 static_assert(sizeof(DeviceError) == 32 && sizeof(Mailbox) == 1904 && sizeof(FifoState) == 16, "as in src/gpu/work.rs");
 static_assert(sizeof(LaneState) == 32 && sizeof(State) == 304 && sizeof(HostBlock) == 128, "as in src/gpu/work.rs");
-static_assert(sizeof(PeerArgs) == 48 && sizeof(CommArgs) == 464 && sizeof(CollectiveWork) == 528, "as in src/gpu/work.rs");
+static_assert(sizeof(PeerArgs) == 48 && sizeof(CommArgs) == 464 && sizeof(CollectiveWork) == 544, "as in src/gpu/work.rs");
 static_assert(sizeof(Message) == 32 && sizeof(Lane) == 32 && sizeof(MessageWork) == 3296, "as in src/gpu/work.rs");
-static_assert(sizeof(ProbeWork) == 480, "as in src/gpu/work.rs");
+static_assert(sizeof(GroupItem) == 80 && sizeof(GroupWork) == 3680 && sizeof(ProbeWork) == 480, "as in src/gpu/work.rs");
 
 // Thread groups that work on their own steps: at most these many in a block.
 constexpr uint32_t MAX_GROUPS = 3;
@@ -36,6 +36,9 @@ struct Shared {
   // Whoever claims them says why.
   uint32_t claimed, code, peer;
   uint64_t theirs;
+  // The running collective of a group, and the number of the one after it (group.h).
+  CollectiveWork item;
+  uint32_t next_item;
 };
 
 // ---------------------------------------------------------------------------------------------------- where things are
@@ -327,16 +330,27 @@ FN void store_fifo(const CommArgs& c, uint32_t fifo, uint32_t p, uint32_t channe
   store16(fifo_address(c, fifo, p, channel), v);
 }
 
-// The bytes [low, high) of a vector of `bytes` that this block moves: shares of equal size, multiples of 16 but the last.
+// The bytes [low, high) of a vector of `bytes` that this block of `grid` moves: shares of equal size, multiples of 16 but the last.
 struct Span {
   uint64_t low, high;
 };
 
-FN Span block_span(uint64_t bytes) {
+FN Span block_span(uint64_t bytes, uint32_t grid) {
   uint64_t units = bytes / 16 + (bytes % 16 ? 1 : 0);
-  uint64_t share = (units + grid_size() - 1) / grid_size() * 16;
+  uint64_t share = (units + grid - 1) / grid * 16;
   uint64_t low = share * block_id(), high = low + share;
   return {low < bytes ? low : bytes, high < bytes ? high : bytes};
+}
+
+// Copies lines of 16 bytes of the launch's parameter into shared memory. All threads of the block.
+FN void copy_words(uint32_t* to, uint64_t from, uint32_t lines) {
+  NOT_UNROLLED
+  for (uint32_t i = tid(); i < lines; i += nthreads()) {
+    uint32_t v[4];
+    load16_anywhere(from + 16ull * i, v);
+    UNROLLED
+    for (uint32_t j = 0; j < 4; j++) to[4 * i + j] = v[j];
+  }
 }
 
 // 32 bytes of global memory or of the launch's parameter.

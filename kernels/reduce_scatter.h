@@ -10,7 +10,7 @@ FN void reduce_scatter_ll(const CollectiveWork& work) {
   Collective op(work);
   A arith(work);
   uint64_t bytes = work.count * type_size(work.datatype);
-  Span span = block_span(bytes);
+  Span span = block_span(bytes, work.grid);
   uint32_t rounds = ll_steps(span, work.chunk);
   open(op);
   for (uint32_t k = 0; k < rounds; k++) {

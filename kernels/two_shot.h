@@ -34,7 +34,7 @@ struct TwoShot {
   // want of registers.
   METHOD void plan() const {
     Shared& s = shared<Shared>();
-    Span span = block_span(bytes());
+    Span span = block_span(bytes(), op.work.grid);
     uint64_t length = span.high - span.low, most = (uint64_t)owners() * call.chunk;
     uint32_t rounds = (uint32_t)((length + most - 1) / most);
     uint64_t pieces = (uint64_t)owners() * rounds;

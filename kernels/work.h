@@ -75,6 +75,9 @@ constexpr const uint32_t OP_AVG = 4;
 /// Each contribution is multiplied by its rank's scalar, rounded to the element type, then summed.
 constexpr const uint32_t OP_PREMUL_SUM = 5;
 
+/// Collectives that one launch of a group carries.
+constexpr const uintptr_t GROUP_ITEMS = 40;
+
 /// Lanes and messages that travel inside the launch; larger groups put both into memory that kernels can read.
 constexpr const uintptr_t INLINE_LANES = 24;
 
@@ -246,6 +249,23 @@ struct ALIGNED(16) CollectiveWork {
   uint32_t scalar_is_address;
   /// Bytes that one step of one channel moves per rank at most; a multiple of 16, at least 16, no more than the protocol's slot.
   uint32_t chunk;
+  /// Blocks that take part: those of the lowest numbers. The launch's own grid, but in a `GroupWork`.
+  uint32_t grid;
+  uint32_t reserved[3];
+};
+
+/// The fields of a `CollectiveWork` behind `comm`, as they are.
+struct ALIGNED(16) GroupItem {
+  uint64_t words[10];
+};
+
+/// Collectives of a group that go by LL, in order: one launch. Each block goes through those that it takes part in, so that a call
+/// has the same channels and steps in a group as alone.
+struct ALIGNED(16) GroupWork {
+  CommArgs comm;
+  uint32_t count;
+  uint32_t reserved[3];
+  GroupItem items[GROUP_ITEMS];
 };
 
 /// One message, or a copy within the rank (peer == own rank).

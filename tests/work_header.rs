@@ -5,7 +5,7 @@
 
 use std::path::Path;
 
-const STRUCTS: [&str; 13] = [
+const STRUCTS: [&str; 15] = [
     "DeviceError",
     "Mailbox",
     "FifoState",
@@ -15,6 +15,8 @@ const STRUCTS: [&str; 13] = [
     "PeerArgs",
     "CommArgs",
     "CollectiveWork",
+    "GroupItem",
+    "GroupWork",
     "Message",
     "Lane",
     "MessageWork",

@@ -2,8 +2,9 @@
 //!
 //! All streams that a batch names are joined before its first launch and held until its last one, which is
 //! what NCCL promises for a group. Operations of one communicator run one after the other: an operation on
-//! another stream than the last waits for that one's event. Collectives are launched in call order, then all
-//! messages in one launch, so ranks may mix the two in any order inside a group.
+//! another stream than the last waits for that one's event. Collectives are launched in call order, small
+//! ones that follow each other by one launch, then all messages by one launch, so ranks may mix the two in any
+//! order inside a group.
 
 use std::sync::Arc;
 
@@ -12,9 +13,9 @@ use super::{Kind, Message, Operation};
 use crate::comm::{Comm, Lists, Needs, Order, Scalar};
 use crate::error::{Error, Result};
 use crate::gpu::host_block::Record;
-use crate::gpu::layout::{KERNEL_LOCAL, collective_kernel};
+use crate::gpu::layout::{KERNEL_GROUP, KERNEL_LOCAL, collective_kernel};
 use crate::gpu::stream::{CallerStream, Capture, Event};
-use crate::gpu::work::{CollectiveWork, CommArgs};
+use crate::gpu::work::{CollectiveWork, CommArgs, GROUP_ITEMS, GroupItem, GroupWork};
 use crate::schedule::Signature;
 use crate::schedule::tuning::{Choice, Protocol, choose};
 
@@ -45,12 +46,20 @@ fn launch_all(
     lists: &mut Lists,
 ) -> Result<()> {
     let mut messages: Vec<Message> = Vec::new();
+    let mut together = Together::default();
     for operation in operations {
         match operation.kind {
             Kind::Copy { from, to, bytes } => streams.main.copy(to, from, bytes as usize)?,
             Kind::Collective { signature, scalar, send, recv } => {
                 let collective = Collective { signature, scalar, send, recv };
-                collective.launch(comm, streams)?;
+                let choice = choose(comm.limits(), signature.function, collective.bytes());
+                if choice.protocol == Protocol::Ll && operations.len() > 1 {
+                    together.add(comm, collective, choice, streams)?;
+                } else {
+                    // All ranks launch their collectives in call order.
+                    together.launch(comm, streams)?;
+                    collective.launch(comm, choice, streams)?;
+                }
             }
             Kind::Local { signature, scalar, send, recv } => {
                 let collective = Collective { signature, scalar, send, recv };
@@ -59,7 +68,46 @@ fn launch_all(
             Kind::Message(message) => messages.push(message),
         }
     }
+    together.launch(comm, streams)?;
     launch_messages(comm, &messages, streams, lists)
+}
+
+/// Collectives that go by LL, waiting for a common launch.
+#[derive(Default)]
+struct Together {
+    waiting: Vec<(Collective, Choice)>,
+}
+
+impl Together {
+    fn add(&mut self, comm: &Comm, collective: Collective, choice: Choice, streams: &Streams) -> Result<()> {
+        self.waiting.push((collective, choice));
+        if self.waiting.len() == GROUP_ITEMS { self.launch(comm, streams) } else { Ok(()) }
+    }
+
+    fn launch(&mut self, comm: &Comm, streams: &Streams) -> Result<()> {
+        if let [(collective, choice)] = &self.waiting[..] {
+            // Alone it has a kernel for its type.
+            collective.launch(comm, *choice, streams)?;
+        } else if !self.waiting.is_empty() {
+            let args = comm.args(&Needs::default())?;
+            let mut work = GroupWork {
+                comm: args,
+                count: self.waiting.len() as u32,
+                reserved: [0; 3],
+                items: [GroupItem::default(); GROUP_ITEMS],
+            };
+            let mut grid = 1;
+            for ((collective, choice), item) in self.waiting.iter().zip(&mut work.items) {
+                let single = collective.work(args, choice.chunk, choice.grid);
+                collective.record(comm, &single, streams);
+                *item = GroupItem::of(&single);
+                grid = grid.max(choice.grid);
+            }
+            comm.kernels().get(KERNEL_GROUP).launch(grid, &work, streams.main)?;
+        }
+        self.waiting.clear();
+        Ok(())
+    }
 }
 
 struct Collective {
@@ -70,27 +118,32 @@ struct Collective {
 }
 
 impl Collective {
-    fn launch(&self, comm: &Comm, streams: &Streams) -> Result<()> {
-        let bytes = self.bytes();
-        let Choice { protocol, grid, chunk } = choose(comm.limits(), self.signature.function, bytes);
-        let work = self.work(comm.args(&Needs::stage(protocol == Protocol::Simple))?, chunk);
+    fn launch(&self, comm: &Comm, choice: Choice, streams: &Streams) -> Result<()> {
+        let Choice { protocol, grid, chunk } = choice;
+        let work = self.work(comm.args(&Needs::stage(protocol == Protocol::Simple))?, chunk, grid);
         let kernel = collective_kernel(work.function, protocol, work.datatype, work.op);
         tracing::trace!(
             target: "COLL",
-            "rank {}: {} of {bytes} bytes by {protocol:?}, {grid} blocks, {chunk} bytes a step",
+            "rank {}: {} of {} bytes by {protocol:?}, {grid} blocks, {chunk} bytes a step",
             comm.rank(),
-            self.signature.function.name()
+            self.signature.function.name(),
+            self.bytes()
         );
-        comm.record(Record { fingerprint: work.fingerprint, bytes, grid, ..streams.record() });
+        self.record(comm, &work, streams);
         comm.kernels().get(kernel).launch(grid, &work, streams.main)
+    }
+
+    fn record(&self, comm: &Comm, work: &CollectiveWork, streams: &Streams) {
+        let (fingerprint, bytes, grid) = (work.fingerprint, self.bytes(), work.grid);
+        comm.record(Record { fingerprint, bytes, grid, ..streams.record() });
     }
 
     /// A communicator of one rank: only its own data, prepared.
     fn launch_local(&self, comm: &Comm, streams: &Streams) -> Result<()> {
         let bytes = self.bytes();
         let grid = bytes.div_ceil(LOCAL_BYTES_PER_BLOCK).clamp(1, LOCAL_MOST_BLOCKS) as u32;
-        let work = self.work(comm.args(&Needs::default())?, 16);
-        comm.record(Record { fingerprint: work.fingerprint, bytes, grid, ..streams.record() });
+        let work = self.work(comm.args(&Needs::default())?, 16, grid);
+        self.record(comm, &work, streams);
         comm.kernels().get(KERNEL_LOCAL).launch(grid, &work, streams.main)
     }
 
@@ -98,7 +151,7 @@ impl Collective {
         self.signature.count * self.signature.datatype.size() as u64
     }
 
-    fn work(&self, comm: CommArgs, chunk: u32) -> CollectiveWork {
+    fn work(&self, comm: CommArgs, chunk: u32, grid: u32) -> CollectiveWork {
         let (scalar, scalar_is_address) = match self.scalar {
             None => (0, 0),
             Some(Scalar::Value(bits)) => (bits, 0),
@@ -117,6 +170,8 @@ impl Collective {
             scalar,
             scalar_is_address,
             chunk,
+            grid,
+            reserved: [0; 3],
         }
     }
 }

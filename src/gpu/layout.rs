@@ -215,6 +215,7 @@ pub enum Argument {
     Collective,
     Message,
     Probe,
+    Group,
 }
 
 impl Argument {
@@ -223,6 +224,7 @@ impl Argument {
             Self::Collective => size_of::<CollectiveWork>(),
             Self::Message => size_of::<MessageWork>(),
             Self::Probe => size_of::<ProbeWork>(),
+            Self::Group => size_of::<GroupWork>(),
         }
     }
 }
@@ -240,7 +242,7 @@ const fn kernel(name: &'static str, argument: Argument, threads: u32) -> Kernel 
 }
 
 /// Every kernel of kernels/kernels.cu. Reductions have four variants, in the order of `variant`.
-pub const KERNELS: [Kernel; 31] = [
+pub const KERNELS: [Kernel; 32] = [
     kernel("oxccl_all_reduce_ll_sum_f32", Argument::Collective, 512),
     kernel("oxccl_all_reduce_ll_sum_f16", Argument::Collective, 512),
     kernel("oxccl_all_reduce_ll_sum_bf16", Argument::Collective, 512),
@@ -272,13 +274,15 @@ pub const KERNELS: [Kernel; 31] = [
     kernel("oxccl_messages", Argument::Message, 512),
     kernel("oxccl_probe", Argument::Probe, 32),
     kernel("oxccl_local", Argument::Collective, 512),
+    kernel("oxccl_group", Argument::Group, 256),
 ];
 
-/// Index in `KERNELS` of the messages', the probe's and the one-rank kernel. The last does `recv = prepared and reduced send` of one rank
-/// (PREMUL_SUM's scaling, else a copy) with any grid.
+/// Index in `KERNELS` of the messages', the probe's and the one-rank kernel, and of that for groups of collectives. The one-rank kernel
+/// does `recv = prepared and reduced send` of one rank (PREMUL_SUM's scaling, else a copy) with any grid.
 pub const KERNEL_MESSAGES: usize = 28;
 pub const KERNEL_PROBE: usize = 29;
 pub const KERNEL_LOCAL: usize = 30;
+pub const KERNEL_GROUP: usize = 31;
 
 /// Index in `KERNELS` of the kernel for a collective.
 pub fn collective_kernel(function: u32, protocol: Protocol, datatype: u32, op: u32) -> usize {
@@ -341,6 +345,7 @@ mod tests {
         assert_eq!(KERNELS[KERNEL_MESSAGES].name, "oxccl_messages");
         assert_eq!(KERNELS[KERNEL_PROBE].name, "oxccl_probe");
         assert_eq!(KERNELS[KERNEL_LOCAL].name, "oxccl_local");
+        assert_eq!(KERNELS[KERNEL_GROUP].name, "oxccl_group");
     }
 
     #[test]

@@ -245,6 +245,50 @@ pub struct CollectiveWork {
     pub scalar_is_address: u32,
     /// Bytes that one step of one channel moves per rank at most; a multiple of 16, at least 16, no more than the protocol's slot.
     pub chunk: u32,
+    /// Blocks that take part: those of the lowest numbers. The launch's own grid, but in a `GroupWork`.
+    pub grid: u32,
+    pub reserved: [u32; 3],
+}
+
+/// The fields of a `CollectiveWork` behind `comm`, as they are.
+#[repr(C, align(16))]
+#[derive(Debug, Clone, Copy, Default)]
+pub struct GroupItem {
+    pub words: [u64; 10],
+}
+
+/// Collectives that one launch of a group carries.
+pub const GROUP_ITEMS: usize = 40;
+
+/// Collectives of a group that go by LL, in order: one launch. Each block goes through those that it takes part in, so that a call
+/// has the same channels and steps in a group as alone.
+#[repr(C, align(16))]
+#[derive(Debug, Clone, Copy)]
+pub struct GroupWork {
+    pub comm: CommArgs,
+    pub count: u32,
+    pub reserved: [u32; 3],
+    pub items: [GroupItem; GROUP_ITEMS],
+}
+
+impl GroupItem {
+    pub fn of(work: &CollectiveWork) -> GroupItem {
+        let pair = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
+        GroupItem {
+            words: [
+                work.send,
+                work.recv,
+                work.count,
+                work.fingerprint,
+                pair(work.function, work.datatype),
+                pair(work.op, work.root),
+                work.scalar,
+                pair(work.scalar_is_address, work.chunk),
+                pair(work.grid, 0),
+                0,
+            ],
+        }
+    }
 }
 
 /// One message, or a copy within the rank (peer == own rank).
@@ -303,12 +347,14 @@ pub struct ProbeWork {
 const _: () = {
     assert!(size_of::<Mailbox>() <= MAILBOX_STRIDE as usize);
     // The limit for parameters of a kernel before sm_70's large ones (CUDA 12.1, driver 530).
-    assert!(size_of::<CollectiveWork>() <= 4096 && size_of::<MessageWork>() <= 4096);
+    assert!(size_of::<GroupWork>() <= 4096 && size_of::<MessageWork>() <= 4096);
+    assert!(size_of::<CollectiveWork>() == size_of::<CommArgs>() + size_of::<GroupItem>());
+    assert!(size_of::<GroupItem>() == 80 && size_of::<GroupWork>() == 3680);
     // The same figures stand in kernels/device.h's user of work.h, kernels/op.h.
     assert!(size_of::<DeviceError>() == 32 && size_of::<Mailbox>() == 1904 && size_of::<FifoState>() == 16);
     assert!(size_of::<LaneState>() == 32 && size_of::<State>() == 304 && size_of::<HostBlock>() == 128);
     assert!(
-        size_of::<PeerArgs>() == 48 && size_of::<CommArgs>() == 464 && size_of::<CollectiveWork>() == 528
+        size_of::<PeerArgs>() == 48 && size_of::<CommArgs>() == 464 && size_of::<CollectiveWork>() == 544
     );
     assert!(size_of::<Message>() == 32 && size_of::<Lane>() == 32 && size_of::<MessageWork>() == 3296);
     assert!(size_of::<ProbeWork>() == 480);

@@ -75,18 +75,17 @@ impl Machine {
     }
 }
 
-/// The folder in which the emulated driver has its real names. The build's set-up makes it; where it is missing, it is
-/// made from the emulator that was built.
+/// The folder in which the emulated driver has its real names: `OXCCL_TEST_EMULATOR`, or one that is made here for the
+/// emulator that was built last.
 fn emulator(dir: &Path) -> Outcome<PathBuf> {
-    let folder = match std::env::var_os("OXCCL_TEST_EMULATOR") {
-        Some(path) => PathBuf::from(path),
-        None => dir.join("../emulator"),
-    };
-    if folder.join("libcuda.so.1").exists() && folder.join("libcuda.so").exists() {
+    if let Some(path) = std::env::var_os("OXCCL_TEST_EMULATOR") {
+        let folder = PathBuf::from(path);
         return folder.canonicalize().map_err(|e| format!("{}: {e}", folder.display()));
     }
+    let folder = dir.join("../emulator");
+    let time = |path: &PathBuf| path.metadata().and_then(|data| data.modified()).ok();
     let built = ["../release/libcuda_emulator.so", "libcuda_emulator.so"].map(|name| dir.join(name));
-    let Some(built) = built.iter().find(|path| path.exists()) else {
+    let Some(built) = built.iter().filter(|path| path.exists()).max_by_key(|path| time(path)) else {
         return Err(format!(
             "there is no emulated driver in {}: `cargo build --release -p cuda-emulator` makes it (without --release it \
              is slow); on a machine with a GPU, OXCCL_TEST_DRIVER=real takes the real one",
@@ -95,6 +94,12 @@ fn emulator(dir: &Path) -> Outcome<PathBuf> {
     };
     let told = |e: std::io::Error| format!("{}: {e}", folder.display());
     let built = built.canonicalize().map_err(told)?;
+    if ["libcuda.so.1", "libcuda.so"]
+        .iter()
+        .all(|name| folder.join(name).canonicalize().is_ok_and(|at| at == built))
+    {
+        return folder.canonicalize().map_err(told);
+    }
     std::fs::create_dir_all(&folder).map_err(told)?;
     // Both names: programs look for libcuda.so first, and a toolkit's stub of that name would win otherwise. A rename
     // puts each in place whole, whoever else does the same.

@@ -89,6 +89,8 @@ tests! {
     messages_to_itself
     two_communicators_in_opposite_order
     first_message_while_another_communicator_waits
+    grouped_calls
+    grouped_calls_fibers
     several_streams
     null_stream
     current_device

@@ -171,6 +171,8 @@ impl Call {
             scalar: if self.scalar_in_memory { scalar_memory.address() } else { scalar },
             scalar_is_address: u32::from(self.scalar_in_memory),
             chunk: self.chunk,
+            grid: self.grid,
+            reserved: [0; 3],
         };
         let kernel = match nranks {
             1 => KERNEL_LOCAL,

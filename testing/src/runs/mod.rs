@@ -273,6 +273,14 @@ pub const ALL: &[Run] = &[
     }),
     any("first_message_while_another_communicator_waits", |m| one(m, processes("lazy_path", 2))),
     // Streams and graphs.
+    any("grouped_calls", |m| {
+        let team = |layout: &[usize]| Team::new("grouped", layout).arg("turns", amount(m, 20));
+        all(m, vec![team(&[1, 1]), team(&[2, 1]), team(&[1, 1, 1, 1])])
+    }),
+    emulated("grouped_calls_fibers", |m| {
+        let team = Team::new("grouped", &[1, 1, 1]).arg("turns", 2);
+        one(m, team.env("OXCCL_EMU_THREADS", 64).env("OXCCL_EMU_WEAK", 1))
+    }),
     any("several_streams", |m| one(m, processes("streams", 3).arg("turns", amount(m, 200)))),
     any("null_stream", |m| one(m, processes("null_stream", 2))),
     emulated("current_device", |m| {

@@ -3,6 +3,7 @@
 mod bits;
 mod capture;
 mod configured;
+mod grouped;
 mod inits;
 mod large;
 mod lifecycle;
@@ -43,6 +44,7 @@ const ALL: &[(&str, Scenario)] = &[
     ("streams", streams::run),
     ("null_stream", streams::null_stream),
     ("current_device", streams::current_device),
+    ("grouped", grouped::run),
     ("capture", capture::run),
     ("capture_first", capture::first),
     ("capture_interleaved", capture::interleaved),
