@@ -51,11 +51,14 @@ def all_reduce(place, checks):
     parts, mine = inputs(place, torch.float32, LARGE, 9)
     dist.all_reduce(mine)
     checks.equal("all_reduce large", mine, expected(parts, "sum"))
-    # Dense in another order of dimensions, empty, without dimensions.
+    # Dense in another order of dimensions (which PyTorch refuses on the nccl backend), empty, without dimensions.
     parts, mine = inputs(place, torch.float32, 24, 10)
     turned = mine.view(4, 6).t()
-    dist.all_reduce(turned)
-    checks.equal("all_reduce transposed", turned, expected(parts, "sum").view(4, 6).t())
+    if place.on_gpu:
+        checks.raises("all_reduce transposed", lambda: dist.all_reduce(turned))
+    else:
+        dist.all_reduce(turned)
+        checks.equal("all_reduce transposed", turned, expected(parts, "sum").view(4, 6).t())
     empty = torch.empty(0, device=place.device)
     dist.all_reduce(empty)
     checks.true("all_reduce empty", empty.numel() == 0)
@@ -77,8 +80,12 @@ def all_reduce(place, checks):
 
 @chapter(60, backends=("nccl",))
 def scaled_sums(place, checks):
-    """ReduceOp.PREMUL_SUM, with a factor from the host and from the device."""
-    for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
+    """ReduceOp.PREMUL_SUM, with a factor from the host and from the device.
+
+    Not bfloat16: PyTorch 2.11 hands a host factor over as a float's four bytes, of which NCCL reads two (2.0 becomes 0), and refuses one
+    from the device.
+    """
+    for dtype in (torch.float16, torch.float32, torch.float64):
         for factor in (2.0, 0.5, torch.tensor([4.0], dtype=dtype, device=place.device)):
             name = f"{dtype} by {'device' if torch.is_tensor(factor) else factor}"
             operation = dist._make_nccl_premul_sum(factor)
@@ -537,9 +544,9 @@ def complex_numbers(place, checks):
         dist.all_to_all_single(got, mine)
         checks.equal(f"all_to_all_single {dtype}", got, torch.cat([part.split(count)[me] for part in parts]))
         if place.on_gpu:
+            # PyTorch views complex numbers as real ones in the call for tensors, and not in the one for lists.
             piece = torch.zeros(count, dtype=dtype, device=place.device)
-            dist.reduce_scatter(piece, list(mine.split(count)))
-            checks.equal(f"reduce_scatter {dtype}", piece, torch.stack(parts).sum(0).split(count)[me])
+            checks.raises(f"reduce_scatter {dtype}", lambda: dist.reduce_scatter(piece, list(mine.split(count))))
         tensor = mine.clone()
         checks.raises(f"all_reduce max {dtype}", lambda: dist.all_reduce(tensor, dist.ReduceOp.MAX))
 

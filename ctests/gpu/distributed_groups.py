@@ -8,6 +8,7 @@ import torch.distributed._functional_collectives as functional
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 
+import nccl_allocator
 from chapters import chapter
 from distributed_calls import blank, inputs, values
 from torch_collectives import expected
@@ -262,11 +263,15 @@ def graphs(place, checks):
 
 @chapter(90, backends=("nccl",))
 def memory_pools(place, checks):
-    """Tensors on ncclMemAlloc, registered with the group and not, eager and in a graph."""
+    """Tensors on ncclMemAlloc, registered with the group and not, eager and in a graph.
+
+    The allocator is one of our own: that of PyTorch's backend asks for multicast, which is switched off here.
+    """
     n, me = place.nranks, place.rank
     backend = dist.group.WORLD._get_backend(place.device)
+    allocator = nccl_allocator.build()
     for registered in (False, True):
-        pool = torch.cuda.MemPool(backend.mem_allocator)
+        pool = torch.cuda.MemPool(allocator.allocator())
         with torch.cuda.use_mem_pool(pool):
             tensors = [torch.zeros(count, device=place.device) for count in (5, 4099, 1 << 20, (1 << 22) + 1)]
             flat = torch.zeros(70_001 * n, device=place.device)
