@@ -4,19 +4,21 @@
 //! communicator is given back by the service thread once its kernels have left and no graph refers to it;
 //! peers that still write to it hold references of their own.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use super::{Comm, HANDLES, lookup};
 use crate::bootstrap::{Bootstrap, PeerEvent};
-use crate::error::{Error, Result};
+use crate::error::{Error, PROCESS_LAST_ERROR, Result};
 use crate::param;
 use crate::process::{defer, service};
 use crate::sys::Deadline;
 
 /// How often the service thread looks whether an aborted communicator's kernels have left.
 const LEFT_POLL: Duration = Duration::from_millis(5);
+/// How often it looks at a communicator that has ended and that a graph keeps.
+const REPLAY_POLL: Duration = Duration::from_millis(250);
 
 /// Flushes and quiesces; a second call is an invalid argument.
 pub fn finalize(handle: usize) -> Result<()> {
@@ -114,8 +116,51 @@ pub(super) fn on_worker(closure: impl FnOnce() + Send + 'static) {
     }
 }
 
+/// Drops the communicator's own reference once the operations launched so far have ended. Runs on the service thread, which waits for
+/// nothing: not for the operations, not for a caller who is launching, and not for the driver, which may
+/// synchronise when memory is given back.
 fn drop_when_idle(comm: Arc<Comm>) {
-    drop_after_operations(comm.clone(), comm);
+    let idle = comm.order.try_lock().is_some_and(|order| order.event.is_done());
+    match service() {
+        Ok(service) if !idle => service.after(LEFT_POLL, Box::new(move || drop_when_idle(comm))),
+        _ => {
+            // What went wrong before is not the fault of a replay.
+            if comm.host.error().is_none() {
+                watch_replays(Arc::downgrade(&comm));
+            }
+            on_worker(move || drop(comm));
+        }
+    }
+}
+
+/// Looks now and then, as long as a graph keeps the communicator, whether one was replayed after its end and gave up. No call is
+/// left to return the error, so it becomes the process's last error, once.
+fn watch_replays(comm: Weak<Comm>) {
+    let Ok(service) = service() else { return };
+    service.after(
+        REPLAY_POLL,
+        Box::new(move || {
+            let Some(alive) = comm.upgrade() else { return };
+            if alive.host.error().is_none() {
+                drop_on_worker(alive);
+                return watch_replays(comm);
+            }
+            let message = format!(
+                "rank {} of communicator {}: a CUDA graph was launched after the communicator's end; its results are not valid",
+                alive.rank, alive.name
+            );
+            PROCESS_LAST_ERROR.set(&message);
+            tracing::warn!(target: "INIT", "{message}");
+            drop_on_worker(alive);
+        }),
+    );
+}
+
+/// Drops a reference, on a thread that may block if it has become the last.
+fn drop_on_worker(comm: Arc<Comm>) {
+    if let Some(comm) = Arc::into_inner(comm) {
+        on_worker(move || drop(comm));
+    }
 }
 
 /// Lets the service thread tell the communicator about its peers.
@@ -139,19 +184,6 @@ pub(super) fn watch(comm: &Arc<Comm>, bootstrap: &Bootstrap) {
             ),
         }
     }));
-}
-
-/// Drops `object` once the operations launched so far have ended. Runs on the service thread, which waits for
-/// nothing: not for the operations, not for a caller who is launching, and not for the driver, which may
-/// synchronise when memory is given back.
-pub(super) fn drop_after_operations<T: Send + 'static>(comm: Arc<Comm>, object: T) {
-    let idle = comm.order.try_lock().is_some_and(|order| order.event.is_done());
-    match service() {
-        Ok(service) if !idle => {
-            service.after(LEFT_POLL, Box::new(move || drop_after_operations(comm, object)))
-        }
-        _ => on_worker(move || drop((object, comm))),
-    }
 }
 
 /// Drops a reference that may be the last on the service thread, once the kernels have left.

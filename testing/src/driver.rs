@@ -230,6 +230,15 @@ impl Captured {
         Ok(grids)
     }
 
+    /// Makes `graph` do what this capture holds; it must be of the same shape.
+    pub fn update(self, graph: &Graph) -> Outcome {
+        let mut info = std::mem::MaybeUninit::uninit();
+        let updated =
+            cu!(cuGraphExecUpdate_v2(graph.0 as sys::CUgraphExec, self.0 as sys::CUgraph, info.as_mut_ptr()));
+        self.destroy()?;
+        updated
+    }
+
     pub fn destroy(self) -> Outcome {
         cu!(cuGraphDestroy(self.0 as sys::CUgraph))
     }

@@ -97,6 +97,9 @@ tests! {
     capture_every_function
     capture_first_operation
     capture_first_operation_of_threads
+    graph_update
+    graph_outlives_its_communicator
+    graph_of_several_ranks
     replay_between_calls
     init_all
     init_in_a_group

@@ -3,6 +3,7 @@
 mod bits;
 mod capture;
 mod configured;
+mod graphs;
 mod grouped;
 mod inits;
 mod large;
@@ -47,6 +48,9 @@ const ALL: &[(&str, Scenario)] = &[
     ("grouped", grouped::run),
     ("capture", capture::run),
     ("capture_first", capture::first),
+    ("graph_update", graphs::update),
+    ("graph_outlives", graphs::outlive),
+    ("graph_of_several_ranks", graphs::of_several_ranks),
     ("capture_interleaved", capture::interleaved),
     ("init_all", lifecycle::init_all),
     ("group_init", lifecycle::group_init),
