@@ -201,6 +201,11 @@ impl Bootstrap {
         self.rank
     }
 
+    /// What tells this communicator from all others, the same on all its ranks.
+    pub fn session(&self) -> [u8; 16] {
+        self.served.session
+    }
+
     /// All ranks, this one included, in order.
     pub fn peers(&self) -> &[PeerInfo] {
         &self.peers

@@ -220,6 +220,7 @@ impl Builder<'_> {
         Ok(Arc::new(Comm {
             rank,
             nranks,
+            session: self.bootstrap.map(|bootstrap| bootstrap.session()).unwrap_or_default(),
             name: self.job.config.name.clone().unwrap_or_else(|| format!("{:#x}", base.address())),
             config: self.job.config.clone(),
             context: context.clone(),

@@ -63,6 +63,7 @@ pub type Publish = Box<dyn FnOnce(usize) + Send>;
 pub struct Comm {
     rank: u32,
     nranks: u32,
+    session: [u8; 16],
     name: String,
     config: Config,
     context: Arc<Context>,
@@ -135,6 +136,11 @@ impl Comm {
 
     pub fn nranks(&self) -> i32 {
         self.nranks as i32
+    }
+
+    /// Orders communicators alike on all ranks that share them.
+    pub fn session(&self) -> [u8; 16] {
+        self.session
     }
 
     /// CUDA ordinal of the communicator's device in this process.

@@ -2,7 +2,7 @@
 //!
 //! Depth and contents belong to the calling thread. Only the outermost end does anything: it brings up the
 //! communicators that were asked for, each on a thread of its own since they wait for each other, then
-//! launches the operations, communicator by communicator. The first error of a group wins and cancels all of
+//! launches the operations, communicator by communicator in an order that all ranks share. The first error of a group wins and cancels all of
 //! it.
 
 use std::cell::RefCell;
@@ -174,7 +174,8 @@ fn bring_up(inits: Vec<InitJob>, splits: Vec<SplitJob>) -> Result<()> {
     })
 }
 
-/// Launches operations, communicator by communicator in the order of their first use.
+/// Launches operations, communicator by communicator. A group promises no order among them, and its streams are joined, so ranks that
+/// launched in the orders of their calls could wait for each other: all launch in the order of the sessions.
 fn launch(operations: Vec<Operation>) -> Result<()> {
     let mut of_comm: Vec<(*const Comm, Vec<Operation>)> = Vec::new();
     for operation in operations {
@@ -184,6 +185,7 @@ fn launch(operations: Vec<Operation>) -> Result<()> {
             None => of_comm.push((key, vec![operation])),
         }
     }
+    of_comm.sort_by_key(|(_, list)| list.first().map(|operation| operation.comm().session()));
     for (_, list) in of_comm {
         enqueue::launch(list)?;
     }

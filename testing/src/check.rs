@@ -53,9 +53,14 @@ impl Image {
 
 /// With `OXCCL_TEST_TRACE=1`, says on the standard error what is about to run: what a run that hangs ends with.
 pub fn trace(call: &Call) {
+    trace_text(call);
+}
+
+/// The same of anything.
+pub fn trace_text(what: &dyn std::fmt::Debug) {
     static WANTED: LazyLock<bool> = LazyLock::new(|| std::env::var_os("OXCCL_TEST_TRACE").is_some());
     if *WANTED {
-        let line = format!("{:?} {call:?}\n", std::time::SystemTime::now());
+        let line = format!("{:?} {what:?}\n", std::time::SystemTime::now());
         // A lost line is no failure.
         let _ = std::io::stderr().write_all(line.as_bytes());
     }

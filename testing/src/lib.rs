@@ -12,6 +12,7 @@ pub mod driver;
 pub mod machine;
 pub mod nccl;
 pub mod pattern;
+pub mod program;
 pub mod rank;
 pub mod reference;
 pub mod runs;

@@ -261,7 +261,8 @@ pub struct End {
 }
 
 impl End {
-    fn failure(&self, rank: usize) -> Option<String> {
+    /// How the rank failed, if it did.
+    pub fn failure(&self, rank: usize) -> Option<String> {
         let why = match (&self.report, self.status) {
             (Some(Ok(_)), Some(status)) if status.success() => return None,
             (Some(Err(why)), _) => why.clone(),
@@ -390,6 +391,23 @@ impl Running {
 
     pub fn process_ids(&self) -> Vec<u32> {
         self.processes.iter().map(|process| process.child.id()).collect()
+    }
+
+    /// Whether the rank has reported success.
+    pub fn succeeded(&self, rank: usize) -> bool {
+        matches!(self.ranks[rank].report, Some(Ok(_)))
+    }
+
+    /// Whether every rank has reported or gone.
+    pub fn is_over(&self) -> bool {
+        self.ranks.iter().all(RankState::is_over)
+    }
+
+    /// Ends a team that would not end by itself.
+    pub fn kill_and_finish(mut self) -> Vec<End> {
+        self.timed_out = true;
+        self.kill_all();
+        self.finish()
     }
 
     fn kill_all(&mut self) {

@@ -125,6 +125,8 @@ tests! {
     split_in_a_group
     split_with_a_bad_color
     killed_during_splits
+    random_programs
+    random_programs_leave_nothing
     null_communicator
     garbage_communicator
     stale_communicator

@@ -64,9 +64,12 @@ pub fn create() -> Arc<Graph> {
     GRAPHS.insert_with(Graph::empty)
 }
 
-/// Takes a graph's handle away.
+/// Takes a graph's handle away. What it held goes now: events that were recorded in its capture may remember the graph for longer.
 pub fn destroy(handle: CUgraph) -> Result {
-    GRAPHS.remove(handle).map(|_| ()).map_err(|_| INVALID_VALUE)
+    let graph = GRAPHS.remove(handle).map_err(|_| INVALID_VALUE)?;
+    let objects = std::mem::take(&mut *graph.objects.lock());
+    drop(objects);
+    Ok(())
 }
 
 impl Drop for Graph {

@@ -249,6 +249,9 @@ fn user_objects_live_as_long_as_graphs_need_them() {
     let object: usize = out!(|out| cuUserObjectCreate(out, opaque(&word), Some(destroy), 1, 1));
     begin(s, GLOBAL);
     hold(s, gate);
+    // An event that was recorded in the capture and lives on does not keep what the graph holds.
+    let event: usize = out!(|out| cuEventCreate(out, 2));
+    ok!(cuEventRecord(event, s));
     let graph = end(s);
     const MOVE: u32 = 1;
     ok!(cuGraphRetainUserObject(graph, object, 1, MOVE));

@@ -4,6 +4,7 @@
 //! small, since ranks that share a GPU take turns.
 
 mod kill;
+mod programs;
 
 use crate::driver::Outcome;
 use crate::machine::Machine;
@@ -328,6 +329,9 @@ pub const ALL: &[Run] = &[
     any("split_in_a_group", |m| split(m, "in_a_group")),
     any("split_with_a_bad_color", |m| split(m, "bad_color")),
     any("killed_during_splits", kill::splits),
+    // Everything mixed.
+    any("random_programs", programs::run),
+    any("random_programs_leave_nothing", programs::flat),
     // Bad input.
     any("null_communicator", |m| misuse(m, "null_communicator")),
     any("garbage_communicator", |m| misuse(m, "garbage_communicator")),

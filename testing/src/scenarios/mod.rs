@@ -16,6 +16,7 @@ mod misuse;
 mod misuse_init;
 mod order;
 mod ports;
+mod programs;
 mod scaled;
 mod sequences;
 mod slow;
@@ -67,6 +68,7 @@ const ALL: &[(&str, Scenario)] = &[
     ("scalable", inits::scalable),
     ("inits_in_a_group", inits::in_a_group),
     ("reset_debug", inits::reset_debug),
+    ("programs", programs::run),
     ("split", split::run),
     ("survivor", survivor::run),
     ("misuse", misuse::run),
