@@ -6,6 +6,7 @@ use super::boundary::{self, handle, unfinished};
 use super::types::*;
 use crate::comm;
 use crate::error::{Error, Result};
+use crate::group::{self, End};
 
 /// Runs a call that has nothing to do for a NULL communicator.
 fn unless_null(
@@ -26,7 +27,7 @@ pub unsafe extern "C" fn ncclCommFinalize(comm: ncclComm_t) -> ncclResult_t {
 }
 
 unsafe fn comm_finalize(comm: ncclComm_t) -> ncclResult_t {
-    unless_null("ncclCommFinalize", comm, comm::finalize)
+    unless_null("ncclCommFinalize", comm, |handle| group::finish(handle, End::Finalize))
 }
 
 /// Ends a communicator, after ncclCommFinalize if that was not called. NULL is nothing to do.
@@ -36,7 +37,7 @@ pub unsafe extern "C" fn ncclCommDestroy(comm: ncclComm_t) -> ncclResult_t {
 }
 
 unsafe fn comm_destroy(comm: ncclComm_t) -> ncclResult_t {
-    unless_null("ncclCommDestroy", comm, comm::destroy)
+    unless_null("ncclCommDestroy", comm, |handle| group::finish(handle, End::Destroy))
 }
 
 /// Ends a communicator at once: its waits on device and host give up. Every live rank calls it. NULL is nothing to do.

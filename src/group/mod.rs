@@ -20,7 +20,24 @@ struct Group {
     inits: Vec<InitJob>,
     splits: Vec<SplitJob>,
     operations: Vec<Operation>,
+    /// Communicators that end with the group, and how.
+    ends: Vec<(usize, End)>,
     failure: Option<Error>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    Finalize,
+    Destroy,
+}
+
+impl End {
+    fn make(self, handle: usize) -> Result<()> {
+        match self {
+            End::Finalize => comm::finalize(handle),
+            End::Destroy => comm::destroy(handle),
+        }
+    }
 }
 
 thread_local! {
@@ -44,11 +61,35 @@ pub fn end() -> Result<()> {
         }
     })?;
     let Some(group) = closed else { return Ok(()) };
-    if let Some(failure) = group.failure {
-        return Err(failure);
-    }
-    bring_up(group.inits, group.splits)?;
-    launch(group.operations)
+    let done = match group.failure {
+        Some(failure) => Err(failure),
+        None => bring_up(group.inits, group.splits).and_then(|()| launch(group.operations)),
+    };
+    // Also after a failure: the caller has given these communicators up.
+    done.and(make_ends(group.ends))
+}
+
+fn make_ends(ends: Vec<(usize, End)>) -> Result<()> {
+    ends.into_iter().fold(Ok(()), |first, (handle, how)| {
+        let ended = how.make(handle);
+        first.and(ended)
+    })
+}
+
+/// Finalizes or destroys a communicator, or leaves that to the outermost end where the group holds operations of it.
+pub fn finish(handle: usize, how: End) -> Result<()> {
+    let comm = comm::lookup(handle)?;
+    let waits = GROUP.with_borrow_mut(|group| {
+        let waits = group.operations.iter().any(|operation| Arc::ptr_eq(operation.comm(), &comm));
+        if waits && group.ends.contains(&(handle, how)) {
+            return Err(Error::argument(format!("communicator {handle:#x} ends with this group already")));
+        }
+        if waits {
+            group.ends.push((handle, how));
+        }
+        Ok(waits)
+    })?;
+    if waits { Ok(()) } else { how.make(handle) }
 }
 
 /// Closes the group without launching, since no estimate exists: returns `why`, and an outer group fails with it.
@@ -62,8 +103,10 @@ pub fn cancel(why: Error) -> Result<()> {
             Ok(None)
         }
     })?;
+    let Some(group) = closed else { return Err(why) };
     // An earlier failure of a call in the group comes first, as at its end.
-    Err(closed.and_then(|group| group.failure).unwrap_or(why))
+    let failure = group.failure.unwrap_or(why);
+    make_ends(group.ends).and(Err(failure))
 }
 
 /// Remembers that a call inside the open group failed: the outermost end returns its error again. Does

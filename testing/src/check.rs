@@ -83,6 +83,11 @@ impl Checker {
         Checker { nccl, areas, capacity, checks: 0, got: Vec::new() }
     }
 
+    /// Device memory for what is not checked.
+    pub fn scratch(&self) -> u64 {
+        self.areas[0]
+    }
+
     pub fn free(self) -> Outcome {
         self.areas.into_iter().try_for_each(driver::free)
     }

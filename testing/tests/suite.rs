@@ -91,6 +91,7 @@ tests! {
     first_message_while_another_communicator_waits
     grouped_calls
     grouped_calls_fibers
+    end_in_group
     several_streams
     null_stream
     current_device

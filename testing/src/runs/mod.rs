@@ -278,6 +278,7 @@ pub const ALL: &[Run] = &[
         let team = |layout: &[usize]| Team::new("grouped", layout).arg("turns", amount(m, 20));
         all(m, vec![team(&[1, 1]), team(&[2, 1]), team(&[1, 1, 1, 1])])
     }),
+    any("end_in_group", |m| all(m, vec![processes("end_in_group", 2), Team::new("end_in_group", &[1, 2])])),
     emulated("grouped_calls_fibers", |m| {
         let team = Team::new("grouped", &[1, 1, 1]).arg("turns", 2);
         one(m, team.env("OXCCL_EMU_THREADS", 64).env("OXCCL_EMU_WEAK", 1))

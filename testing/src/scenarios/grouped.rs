@@ -4,8 +4,8 @@
 
 use crate::call::{Call, Function};
 use crate::check::{Checker, Shift};
-use crate::driver::{Outcome, Stream};
-use crate::nccl::Comm;
+use crate::driver::{self, Outcome, Stream};
+use crate::nccl::{Comm, INVALID_ARGUMENT};
 use crate::pattern::mix;
 use crate::rank::Rank;
 use crate::reference::{Op, Type};
@@ -33,6 +33,41 @@ pub fn run(rank: &Rank) -> Outcome<String> {
     rank.barrier()?;
     checkers.into_iter().try_for_each(Checker::free)?;
     rank.destroy(comm)?;
+    Ok(format!("checks {checks}"))
+}
+
+/// Communicators that are ended in the group of their last calls end after these.
+pub fn ends(rank: &Rank) -> Outcome<String> {
+    let (nccl, stream) = (rank.nccl, rank.enter()?);
+    let mut checker = Checker::new(nccl, 1 << 20)?;
+    for count in [10, 50_000] {
+        let comm = rank.init()?;
+        let call = Call::sum(rank.rank, rank.nranks, count, count);
+        checker.run_with(&call, Shift::default(), stream, |_, send, recv| {
+            nccl.group(comm, || {
+                call.enqueue(nccl, comm, stream, send, recv)?;
+                if count > 10 {
+                    nccl.ok("ncclCommFinalize", comm, nccl.finalize(comm))?;
+                }
+                nccl.ok("ncclCommDestroy", comm, nccl.destroy(comm))
+            })?;
+            driver::synchronize(stream)
+        })?;
+        crate::ensure!(nccl.destroy(comm) == INVALID_ARGUMENT, "the communicator is still there");
+        // Ended twice, the group fails, and the communicator is gone.
+        let comm = rank.init()?;
+        nccl.ok("ncclGroupStart", comm, nccl.group_start())?;
+        let buffer = checker.scratch();
+        let code = nccl.all_reduce(buffer, buffer, 5, Type::Float32.code(), Op::Sum.code(), comm, stream);
+        nccl.ok("ncclAllReduce", comm, code)?;
+        nccl.ok("ncclCommDestroy", comm, nccl.destroy(comm))?;
+        crate::ensure!(nccl.destroy(comm) == INVALID_ARGUMENT, "the second ncclCommDestroy passed");
+        crate::ensure!(nccl.group_end() == INVALID_ARGUMENT, "the group with it passed");
+        crate::ensure!(nccl.destroy(comm) == INVALID_ARGUMENT, "the communicator outlived the failed group");
+    }
+    let checks = checker.checks;
+    rank.barrier()?;
+    checker.free()?;
     Ok(format!("checks {checks}"))
 }
 

@@ -47,6 +47,7 @@ const ALL: &[(&str, Scenario)] = &[
     ("null_stream", streams::null_stream),
     ("current_device", streams::current_device),
     ("grouped", grouped::run),
+    ("end_in_group", grouped::ends),
     ("capture", capture::run),
     ("capture_first", capture::first),
     ("graph_update", graphs::update),
