@@ -69,11 +69,14 @@ pub fn end() -> Result<()> {
     done.and(make_ends(group.ends))
 }
 
+/// All of them, whatever becomes of the ones before; the first error counts.
 fn make_ends(ends: Vec<(usize, End)>) -> Result<()> {
-    ends.into_iter().fold(Ok(()), |first, (handle, how)| {
+    let mut first = Ok(());
+    for (handle, how) in ends {
         let ended = how.make(handle);
-        first.and(ended)
-    })
+        first = first.and(ended);
+    }
+    first
 }
 
 /// Finalizes or destroys a communicator, or leaves that to the outermost end where the group holds operations of it.
