@@ -1,5 +1,7 @@
 //! One collective as all ranks call it: inputs, launch, expected result.
 
+use std::sync::mpsc::RecvTimeoutError;
+
 use super::gpu::layout::{KERNEL_LOCAL, Layout, Protocol, collective_kernel};
 use super::gpu::work::*;
 use super::reference::{Op, Random, Type, element, reduce_vectors, vector};
@@ -194,23 +196,36 @@ impl Call {
     }
 }
 
-/// Runs `each(rank)` for all ranks at the same time. A rank that panics ends the waits of the others, which may wait for it.
+/// How long the ranks of one test may take, many times what they need.
+const DEADLINE: std::time::Duration = std::time::Duration::from_secs(60);
+
+/// Runs `each(rank)` for all ranks at the same time. A rank that panics ends the waits of the others, which may wait for it, and
+/// so does the deadline; they then find the error of an abort.
 pub fn on_all_ranks(world: &World, each: impl Fn(u32) + Sync) {
     struct AbortIfPanicking<'a>(&'a World);
     impl Drop for AbortIfPanicking<'_> {
         fn drop(&mut self) {
             if std::thread::panicking() {
-                (0..self.0.layout.nranks).for_each(|rank| self.0.abort(rank));
+                self.0.abort_all();
             }
         }
     }
     std::thread::scope(|scope| {
+        let (running, ended) = std::sync::mpsc::channel::<()>();
+        scope.spawn(move || {
+            // All ranks have ended when the last of them drops its end.
+            if ended.recv_timeout(DEADLINE) == Err(RecvTimeoutError::Timeout) {
+                world.abort_all();
+            }
+        });
         for rank in 0..world.layout.nranks {
-            let each = &each;
+            let (each, running) = (&each, running.clone());
             scope.spawn(move || {
+                let _running = running;
                 let _guard = AbortIfPanicking(world);
                 each(rank);
             });
         }
+        drop(running);
     });
 }

@@ -110,6 +110,10 @@ impl World {
         self.word(rank, std::mem::offset_of!(HostBlock, abort)).store(1, Ordering::Relaxed);
     }
 
+    pub fn abort_all(&self) {
+        (0..self.layout.nranks).for_each(|rank| self.abort(rank));
+    }
+
     pub fn completed(&self, rank: u32) -> u32 {
         self.word(rank, std::mem::offset_of!(HostBlock, completed)).load(Ordering::Relaxed)
     }

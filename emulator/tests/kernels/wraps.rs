@@ -104,3 +104,19 @@ fn messages_take_no_line_from_before_a_wrap() {
         });
     }
 }
+
+/// The sender may use a slot as soon as the wrap is acknowledged: what clears the slots must have come to an end by then. The steps
+/// behind the wrap, in the same launch, fill all lines of all slots.
+#[test]
+fn clearing_ends_before_the_next_steps_come() {
+    for start in STARTS {
+        for turn in 0..super::effort(40) as u64 {
+            let world = World::new(2, start);
+            let bytes = world.layout.p2p_ll_chunk as usize;
+            let message = |bytes, seed| Planned { from: 0, to: 1, bytes, offsets: (0, 0), seed };
+            let mut group = vec![message(1, turn)];
+            group.extend((0..u64::from(P2P_LL_SLOTS)).map(|step| message(bytes, turn + step)));
+            on_all_ranks(&world, |rank| run_group(&world, rank, &group, true));
+        }
+    }
+}
