@@ -6,6 +6,7 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::Comm;
@@ -18,6 +19,8 @@ use crate::transport::Region;
 
 /// A peer's service thread answers in milliseconds; only a dying machine takes this long.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
+/// The rendezvous tells of a rank that left in milliseconds; a rank that ended otherwise fails the communicator as soon.
+const LEAVING_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// What an operation needs beyond the base regions.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -81,7 +84,7 @@ impl Comm {
                 entry.remote_stage = match self.map(peer, Region::Stage) {
                     // A rank that has left has made all its calls, so nothing can be sent to it; what it sent
                     // is here.
-                    Err(_) if self.left.lock().contains(&peer) => 0,
+                    Err(_) if self.hears_of_leaving(peer) => 0,
                     mapped => mapped?,
                 };
             }
@@ -94,6 +97,21 @@ impl Comm {
             peers[peer as usize].remote_p2p = self.map(peer, Region::Messages { sender: self.rank })?;
         }
         self.publish_peers(&peers)
+    }
+
+    /// Whether a rank that does not answer has left in good order. That it has comes by another way than its answers, so it may
+    /// be known a little later than they fail.
+    fn hears_of_leaving(&self, peer: u32) -> bool {
+        let deadline = Deadline::after(LEAVING_TIMEOUT);
+        loop {
+            if self.left.lock().contains(&peer) {
+                return true;
+            }
+            if deadline.expired() || self.failed.load(Ordering::Acquire) {
+                return false;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 
     fn map(&self, peer: u32, region: Region) -> Result<u64> {

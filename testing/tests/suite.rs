@@ -92,6 +92,7 @@ tests! {
     grouped_calls
     grouped_calls_fibers
     end_in_group
+    root_leaves_before_the_others_call
     several_streams
     null_stream
     current_device

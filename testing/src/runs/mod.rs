@@ -273,6 +273,10 @@ pub const ALL: &[Run] = &[
         one(m, processes("two_comms", 2).arg("turns", amount(m, 300)))
     }),
     any("first_message_while_another_communicator_waits", |m| one(m, processes("lazy_path", 2))),
+    any("root_leaves_before_the_others_call", |m| {
+        let team = processes("root_leaves", 3).env("NCCL_PROTO", "Simple").arg("turns", amount(m, 100));
+        one(m, team)
+    }),
     // Streams and graphs.
     any("grouped_calls", |m| {
         let team = |layout: &[usize]| Team::new("grouped", layout).arg("turns", amount(m, 20));

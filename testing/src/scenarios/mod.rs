@@ -43,6 +43,7 @@ const ALL: &[(&str, Scenario)] = &[
     ("own_messages", messages::own),
     ("two_comms", order::two_comms),
     ("lazy_path", order::lazy_path),
+    ("root_leaves", order::root_leaves),
     ("streams", streams::run),
     ("null_stream", streams::null_stream),
     ("current_device", streams::current_device),

@@ -1,6 +1,9 @@
 //! Several communicators of the same ranks: operations in opposite order, and set-up that must not depend on another.
 
+use std::time::Duration;
+
 use crate::driver::{self, Outcome};
+use crate::pattern::mix;
 use crate::rank::Rank;
 use crate::reference::{Op, Type};
 
@@ -70,4 +73,34 @@ pub fn lazy_path(rank: &Rank) -> Outcome<String> {
     }
     comms.into_iter().try_for_each(|comm| rank.destroy(comm))?;
     Ok("checks 1".into())
+}
+
+/// The last rank broadcasts and ends its part at once, on many communicators; the others make the call, their first, a little later: before,
+/// while and after they hear that it has left.
+pub fn root_leaves(rank: &Rank) -> Outcome<String> {
+    let nccl = rank.nccl;
+    let stream = rank.enter()?;
+    // The slots have room for it: the root waits for nobody.
+    const COUNT: usize = 2_000;
+    let root = rank.nranks - 1;
+    let buffer = driver::alloc(COUNT)?;
+    let turns = rank.number("turns", 100);
+    for turn in 0..turns {
+        let comm = rank.init()?;
+        let value = turn as u8 | 1;
+        driver::set(buffer, if rank.rank == root { value } else { 0 }, COUNT, stream)?;
+        driver::synchronize(stream)?;
+        rank.barrier()?;
+        if rank.rank != root {
+            std::thread::sleep(Duration::from_micros(mix((turn * 16 + rank.rank) as u64) % 3000));
+        }
+        let code = nccl.broadcast(buffer, buffer, COUNT, Type::Uint8.code(), root as i32, comm, stream);
+        nccl.ok("ncclBroadcast", comm, code)?;
+        let mut got = vec![0; COUNT];
+        driver::download(buffer, &mut got, stream)?;
+        nccl.ok("the communicator's state", comm, nccl.async_error(comm))?;
+        crate::ensure!(got == [value; COUNT], "turn {turn}: the broadcast is wrong");
+        rank.destroy(comm)?;
+    }
+    Ok(format!("checks {turns}"))
 }
