@@ -89,10 +89,10 @@ tests! {
     messages_to_itself
     two_communicators_in_opposite_order
     first_message_while_another_communicator_waits
+    root_leaves_before_the_others_call
     grouped_calls
     grouped_calls_fibers
     end_in_group
-    root_leaves_before_the_others_call
     several_streams
     null_stream
     current_device
