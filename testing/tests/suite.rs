@@ -91,8 +91,8 @@ tests! {
     first_message_while_another_communicator_waits
     root_leaves_before_the_others_call
     grouped_calls
-    grouped_calls_fibers
     end_in_group
+    grouped_calls_fibers
     several_streams
     null_stream
     current_device
