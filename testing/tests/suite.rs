@@ -166,5 +166,11 @@ tests! {
     mismatched_type
     mismatched_op
     mismatched_root
+    mismatched_root_of_reduce
+    mismatched_scaled_sum
+    mismatched_reduce_scatter
+    mismatched_group
+    mismatched_group_with_a_message
     mismatched_message
+    calls_that_nobody_matches
 }

@@ -379,5 +379,11 @@ pub const ALL: &[Run] = &[
     any("mismatched_type", |m| mismatch(m, "type")),
     any("mismatched_op", |m| mismatch(m, "op")),
     any("mismatched_root", |m| mismatch(m, "root")),
+    any("mismatched_root_of_reduce", |m| mismatch(m, "root_of_reduce")),
+    any("mismatched_scaled_sum", |m| mismatch(m, "scaled_sum")),
+    any("mismatched_reduce_scatter", |m| mismatch(m, "reduce_scatter")),
+    any("mismatched_group", |m| mismatch(m, "group")),
+    any("mismatched_group_with_a_message", |m| mismatch(m, "group_with_a_message")),
     any("mismatched_message", |m| mismatch(m, "message")),
+    any("calls_that_nobody_matches", |m| all(m, vec![processes("stalls", 2), Team::new("stalls", &[1, 2])])),
 ];

@@ -1,11 +1,12 @@
 //! Ranks whose calls do not match: both sides are told, nothing is overwritten, the communicator stays refused.
 
+use std::ptr;
 use std::time::{Duration, Instant};
 
 use crate::call::Call;
 use crate::check::{Checker, Shift};
 use crate::driver::{self, Outcome, Stream};
-use crate::nccl::{Comm, INVALID_USAGE, REMOTE, SUCCESS};
+use crate::nccl::{Comm, INVALID_USAGE, REMOTE, Residence, SUCCESS};
 use crate::rank::Rank;
 use crate::reference::{Op, Type};
 use crate::scenarios::misuse::refused;
@@ -36,6 +37,28 @@ fn pair(case: &str, count: usize) -> Option<(Wrong, Wrong, &'static [&'static st
             let root = |root| Wrong { function: "broadcast", root, ..right };
             (root(0), root(1), &["root"])
         }
+        "root_of_reduce" => {
+            let root = |root| Wrong { function: "reduce", root, ..right };
+            (root(0), root(1), &["root"])
+        }
+        "scaled_sum" => (right, Wrong { function: "scaled_sum", ..right }, &["ncclSum", "pre-multiplied"]),
+        "reduce_scatter" => (
+            Wrong { function: "reduce_scatter", ..right },
+            Wrong { function: "all_gather", ..right },
+            &["ReduceScatter", "AllGather"],
+        ),
+        // The second of a group's calls.
+        "group" => (
+            Wrong { function: "group", ..right },
+            Wrong { function: "group", op: Op::Min, ..right },
+            &["ncclSum", "ncclMin"],
+        ),
+        // A collective beside a message on one rank, alone on the other.
+        "group_with_a_message" => (
+            Wrong { function: "broadcast_and_send", root: 1, ..right },
+            Wrong { function: "all_reduce_and_recv", root: 0, ..right },
+            &["Broadcast", "AllReduce"],
+        ),
         "message" => (
             Wrong { function: "send", root: 1, ..right },
             Wrong { function: "recv", root: 0, count: count + 7, ..right },
@@ -50,6 +73,30 @@ fn enqueue(rank: &Rank, wrong: Wrong, buffer: u64, comm: Comm, stream: Stream) -
     match wrong.function {
         "all_reduce" => nccl.all_reduce(buffer, buffer, count, t, op, comm, stream),
         "broadcast" => nccl.broadcast(buffer, buffer, count, t, wrong.root, comm, stream),
+        "reduce" => nccl.reduce(buffer, buffer, count, t, op, wrong.root, comm, stream),
+        "reduce_scatter" => nccl.reduce_scatter(buffer, buffer, count / 2, t, op, comm, stream),
+        "all_gather" => nccl.all_gather(buffer, buffer, count / 2, t, comm, stream),
+        "scaled_sum" => {
+            let two = 2.0f32;
+            let (code, made) = nccl.make_op(ptr::from_ref(&two) as usize, t, Residence::Host as i32, comm);
+            if code != SUCCESS { code } else { nccl.all_reduce(buffer, buffer, count, t, made, comm, stream) }
+        }
+        "group" | "broadcast_and_send" | "all_reduce_and_recv" => {
+            let calls = [
+                nccl.group_start(),
+                match wrong.function {
+                    "group" => nccl.all_reduce(buffer, buffer, 10, t, Op::Sum.code(), comm, stream),
+                    "broadcast_and_send" => nccl.send(buffer, 10, t, wrong.root, comm, stream),
+                    _ => nccl.recv(buffer, 10, t, wrong.root, comm, stream),
+                },
+                match wrong.function {
+                    "broadcast_and_send" => nccl.broadcast(buffer, buffer, count, t, 0, comm, stream),
+                    _ => nccl.all_reduce(buffer, buffer, count, t, op, comm, stream),
+                },
+                nccl.group_end(),
+            ];
+            calls.into_iter().find(|code| *code != SUCCESS).unwrap_or(SUCCESS)
+        }
         "send" => nccl.send(buffer, count, t, wrong.root, comm, stream),
         _ => nccl.recv(buffer, count, t, wrong.root, comm, stream),
     }
@@ -77,7 +124,7 @@ pub fn run(rank: &Rank) -> Outcome<String> {
         driver::synchronize(stream)?;
         let code = enqueue(rank, wrong, area, comm, stream);
         nccl.ok("the call itself", comm, code)?;
-        if case == "root" {
+        if case == "root" || case == "root_of_reduce" {
             // Each is the root of its own broadcast and waits for nobody: the next operation shows it.
             let code = nccl.all_reduce(area, area, 4, 7, 0, comm, stream);
             nccl.ok("the next call", comm, code)?;
@@ -115,4 +162,64 @@ pub fn run(rank: &Rank) -> Outcome<String> {
     crate::ensure!(driver::current_context()? == context, "the current context changed");
     rank.destroy(bystander)?;
     Ok("checks 2".into())
+}
+
+/// Calls that no other rank ever matches: nothing can be found wrong with them, so they wait, the communicator beside goes on, and an
+/// abort ends them at once.
+pub fn stalls(rank: &Rank) -> Outcome<String> {
+    let nccl = rank.nccl;
+    let stream = rank.enter()?;
+    let other = driver::new_stream(false)?;
+    let bystander = rank.init()?;
+    let mut checker = Checker::new(nccl, 1 << 20)?;
+    let bytes = 4 * 2_000_000 * rank.nranks;
+    let buffer = driver::alloc(bytes)?;
+    let (t, n, me) = (Type::Float32.code(), rank.nranks as i32, rank.rank as i32);
+    let mut checks = 0;
+    for case in ["receive", "send", "peer", "gather", "scatter", "all_to_all", "group"] {
+        for count in [10, 2_000_000] {
+            let comm = rank.init()?;
+            let next = (me + 1) % n;
+            // Rank 0 alone, or every rank for itself.
+            let alone = me == 0;
+            let code = match case {
+                "receive" if alone => nccl.recv(buffer, count, t, next, comm, stream),
+                // What the slots take is gone; only more than that waits.
+                "send" if alone => nccl.send(buffer, count, t, next, comm, stream),
+                "peer" => nccl.recv(buffer, count, t, next, comm, stream),
+                // Each is its own root, and wants the others' parts, or has some for them.
+                "gather" => nccl.gather(buffer, buffer, count, t, me, comm, stream),
+                "scatter" => nccl.scatter(buffer, buffer, count, t, next, comm, stream),
+                "all_to_all" if alone => nccl.all_to_all(buffer, buffer, count, t, comm, stream),
+                "group" if alone => {
+                    let codes = [
+                        nccl.group_start(),
+                        nccl.all_reduce(buffer, buffer, count, t, 0, comm, stream),
+                        nccl.recv(buffer, count, t, next, comm, stream),
+                        nccl.group_end(),
+                    ];
+                    codes.into_iter().find(|code| *code != SUCCESS).unwrap_or(SUCCESS)
+                }
+                _ => SUCCESS,
+            };
+            nccl.ok(case, comm, code)?;
+            let call = Call::sum(rank.rank, rank.nranks, 5_000, count);
+            checker
+                .run(&call, Shift::default(), bystander, other)
+                .map_err(|e| format!("{case}: the communicator beside: {e}"))?;
+            let waits = case != "send" || count > 10;
+            if alone && waits {
+                crate::ensure!(!driver::is_idle(stream)?, "{case} of {count} ended without the other rank");
+            }
+            let state = nccl.async_error(comm);
+            crate::ensure!(state == SUCCESS, "{case} of {count}: the state is {state}");
+            rank.barrier()?;
+            nccl.ok("ncclCommAbort", Comm::NULL, nccl.abort(comm))?;
+            driver::synchronize(stream)?;
+            checker.run(&call, Shift::default(), bystander, other)?;
+            checks += 1;
+        }
+    }
+    rank.destroy(bystander)?;
+    Ok(format!("checks {checks}"))
 }

@@ -76,6 +76,7 @@ const ALL: &[(&str, Scenario)] = &[
     ("misuse", misuse::run),
     ("misuse_init", misuse_init::run),
     ("mismatch", mismatch::run),
+    ("stalls", mismatch::stalls),
     ("one_rank", ports::one_rank),
     ("port_scan", ports::run),
 ];
