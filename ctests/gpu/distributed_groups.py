@@ -1,6 +1,7 @@
 """Chapters of torch_distributed.py: groups and how they come and go, CUDA graphs, memory pools, and what is built on the calls."""
 
 import os
+import time
 
 import torch
 import torch.distributed as dist
@@ -332,6 +333,11 @@ def aborts(place, checks):
             # Every rank waits for one that does not send.
             pending = torch.zeros(1000, device=place.device)
             dist.batch_isend_irecv([dist.P2POp(dist.irecv, pending, (place.rank + 1) % place.nranks)])
+            # No rank aborts before all have come so far.
+            store = dist.distributed_c10d._get_default_store()
+            store.add(f"waiting {number}", 1)
+            while store.add(f"waiting {number}", 0) < place.nranks:
+                time.sleep(0.01)
         dist.distributed_c10d._abort_process_group()
         torch.cuda.synchronize()
         checks.true(f"the device is idle after abort {number}", True)

@@ -199,13 +199,6 @@ impl Context {
         }
     }
 
-    /// Waits for all work of the context.
-    pub fn synchronize(&self) -> Result<()> {
-        let _bound = self.bind()?;
-        // SAFETY: a context is current.
-        check(unsafe { sys::cuCtxSynchronize() }, "cuCtxSynchronize")
-    }
-
     /// Free and total bytes of the device's memory.
     pub fn memory(&self) -> Result<(usize, usize)> {
         let _bound = self.bind()?;

@@ -136,11 +136,6 @@ impl Memory {
         }
     }
 
-    /// Waits for the work of the device that may still use the memory.
-    pub fn finish_users(&self) -> Result<()> {
-        self.context.synchronize()
-    }
-
     pub fn bytes(&self) -> usize {
         self.bytes
     }

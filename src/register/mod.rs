@@ -33,14 +33,13 @@ pub fn allocate(bytes: usize) -> Result<u64> {
     Ok(address)
 }
 
-/// Frees memory of [`allocate`]. Like cudaFree it may be called on any device.
+/// Frees memory of [`allocate`], on any device and in a group too. It waits for nothing, so the caller must know that nothing on a GPU uses the
+/// memory any more: a wait could be for a kernel that waits for what this thread, or another rank of the process, does next.
 pub fn free(address: u64) -> Result<()> {
     let memory = ALLOCATED.lock().remove(&address).ok_or_else(|| {
         Error::argument(format!("{address:#x} is no memory of ncclMemAlloc, or was freed already"))
     })?;
     let _relaxed = RelaxedCapture::enter()?;
-    // Refused while a stream of the context is captured; then the caller must know that nothing uses the memory.
-    let _ = memory.finish_users();
     drop(memory);
     Ok(())
 }

@@ -101,7 +101,8 @@ impl Team {
         let told = |e: std::io::Error| format!("{self}: {e}");
         let address = SocketAddr::from_abstract_name(&name).map_err(told)?;
         let listener = UnixListener::bind_addr(&address).map_err(told)?;
-        let shared = machine.is_real() && machine.device_count()? < self.nranks();
+        let wanted = std::env::var_os("OXCCL_TEST_SHARED").is_some_and(|value| value != "0");
+        let shared = if machine.is_real() { machine.device_count()? < self.nranks() } else { wanted };
 
         let total = self.nranks();
         let (sender, events) = channel();
@@ -119,6 +120,9 @@ impl Team {
             command.arg("rank").arg(&name).arg(self.scenario);
             command.args([first, *count, total].map(|number| number.to_string()));
             command.args(self.args.iter().map(|(name, value)| format!("{name}={value}")));
+            if shared && !machine.is_real() {
+                command.env("OXCCL_EMU_DEVICES", "1");
+            }
             if shared {
                 // First loads of kernels would wait for spinning ones of other ranks' threads, and so would kernels of streams that
                 // share one of the device's queues (8 unless said otherwise).

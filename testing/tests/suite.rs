@@ -116,6 +116,7 @@ tests! {
     killed_ranks
     memory_for_communication
     memory_for_communication_without_vmm
+    memory_for_communication_on_a_shared_gpu
     registered_buffers
     calls_with_settings
     split_by_color_and_key

@@ -322,6 +322,10 @@ pub const ALL: &[Run] = &[
     emulated("memory_for_communication_without_vmm", |m| {
         one(m, Team::new("mem_alloc", &[2, 1]).arg("memory", "legacy").env("OXCCL_EMU_WITHOUT", "vmm"))
     }),
+    emulated("memory_for_communication_on_a_shared_gpu", |m| {
+        let team = Team::new("mem_alloc", &[2, 1]).env("OXCCL_EMU_DEVICES", 1);
+        one(m, team.env("NCCL_MULTI_RANK_GPU_ENABLE", 1).env("CUDA_MODULE_LOADING", "EAGER"))
+    }),
     any("registered_buffers", |m| one(m, processes("register", 2))),
     any("calls_with_settings", |m| all(m, vec![processes("configured", 2), processes("configured", 1)])),
     // Children.
