@@ -12,7 +12,7 @@ use super::{Comm, HANDLES, lookup};
 use crate::bootstrap::{Bootstrap, PeerEvent};
 use crate::error::{Error, PROCESS_LAST_ERROR, Result};
 use crate::param;
-use crate::process::{defer, service};
+use crate::process::{defer, on_worker, service};
 use crate::sys::Deadline;
 
 /// How often the service thread looks whether an aborted communicator's kernels have left.
@@ -38,6 +38,10 @@ pub fn destroy(handle: usize) -> Result<()> {
         true => Ok(()),
         false => flush(&comm),
     };
+    // Looked at before the release makes kernels give up: what gives up after it can only be a replay.
+    if comm.host.error().is_none() && comm.order.lock().event.is_done() {
+        watch_replays(Arc::downgrade(&comm));
+    }
     release(comm, None);
     flushed
 }
@@ -99,23 +103,6 @@ fn leave(bootstrap: Arc<Bootstrap>, how: fn(Bootstrap)) {
     }
 }
 
-/// Runs `closure` on a thread of its own, which may block; here if there is none to be had.
-pub(super) fn on_worker(closure: impl FnOnce() + Send + 'static) {
-    let closure = Arc::new(parking_lot::Mutex::new(Some(closure)));
-    let run = {
-        let closure = closure.clone();
-        move || {
-            if let Some(closure) = closure.lock().take() {
-                closure();
-            }
-        }
-    };
-    let started = service().and_then(|service| service.worker(Box::new(run.clone())));
-    if started.is_err() {
-        run();
-    }
-}
-
 /// Drops the communicator's own reference once the operations launched so far have ended. Runs on the service thread, which waits for
 /// nothing: not for the operations, not for a caller who is launching, and not for the driver, which may
 /// synchronise when memory is given back.
@@ -123,18 +110,12 @@ fn drop_when_idle(comm: Arc<Comm>) {
     let idle = comm.order.try_lock().is_some_and(|order| order.event.is_done());
     match service() {
         Ok(service) if !idle => service.after(LEFT_POLL, Box::new(move || drop_when_idle(comm))),
-        _ => {
-            // What went wrong before is not the fault of a replay.
-            if comm.host.error().is_none() {
-                watch_replays(Arc::downgrade(&comm));
-            }
-            on_worker(move || drop(comm));
-        }
+        _ => on_worker(move || drop(comm)),
     }
 }
 
-/// Looks now and then, as long as a graph keeps the communicator, whether one was replayed after its end and gave up. No call is
-/// left to return the error, so it becomes the process's last error, once.
+/// Looks now and then, as long as a graph keeps the communicator that has ended, whether a replay gave up: one that was still under
+/// way, or one that was launched later. No call is left to return the error, so it becomes the process's last error, once.
 fn watch_replays(comm: Weak<Comm>) {
     let Ok(service) = service() else { return };
     service.after(
@@ -146,7 +127,8 @@ fn watch_replays(comm: Weak<Comm>) {
                 return watch_replays(comm);
             }
             let message = format!(
-                "rank {} of communicator {}: a CUDA graph was launched after the communicator's end; its results are not valid",
+                "rank {} of communicator {}: a CUDA graph was still running when the communicator ended, or was launched later; its \
+                 results are not valid",
                 alive.rank, alive.name
             );
             PROCESS_LAST_ERROR.set(&message);
@@ -157,7 +139,7 @@ fn watch_replays(comm: Weak<Comm>) {
 }
 
 /// Drops a reference, on a thread that may block if it has become the last.
-fn drop_on_worker(comm: Arc<Comm>) {
+pub(super) fn drop_on_worker(comm: Arc<Comm>) {
     if let Some(comm) = Arc::into_inner(comm) {
         on_worker(move || drop(comm));
     }
@@ -186,7 +168,7 @@ pub(super) fn watch(comm: &Arc<Comm>, bootstrap: &Bootstrap) {
     }));
 }
 
-/// Drops a reference that may be the last on the service thread, once the kernels have left.
-pub(super) fn drop_later(comm: Arc<Comm>) {
+/// Drops the communicator's own reference once its kernels have left.
+fn drop_later(comm: Arc<Comm>) {
     defer(move || drop_when_idle(comm));
 }

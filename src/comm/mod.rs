@@ -175,10 +175,10 @@ impl Comm {
         self.local.bytes()
     }
 
-    /// A graph lets go of its reference, on a thread of the driver that may not call CUDA: the service thread
-    /// does the rest.
+    /// A graph, whose kernels have left, lets go of its reference, on a thread of the driver that may not call CUDA: the service
+    /// thread does the rest.
     pub(crate) fn graph_let_go(self: Arc<Self>) {
-        end::drop_later(self);
+        process::defer(move || end::drop_on_worker(self));
     }
 
     pub(crate) fn context(&self) -> &Arc<Context> {
@@ -280,7 +280,7 @@ impl Comm {
         self.fail(error.clone());
         // A peer whose part ended before the mismatch showed looks at nothing any more: it is told. That may take a while.
         if let Some(bootstrap) = self.bootstrap.lock().clone() {
-            end::on_worker(move || bootstrap.fail(&error));
+            process::on_worker(move || bootstrap.fail(&error));
         }
     }
 }

@@ -12,6 +12,7 @@ use crate::gpu::layout::{KERNEL_MESSAGES, message_is_ll};
 use crate::gpu::retire::Scratch;
 use crate::gpu::stream::Capture;
 use crate::gpu::work::{INLINE_LANES, INLINE_MESSAGES, Lane, Message as Work, MessageWork};
+use crate::process;
 use crate::schedule::messages::{Lanes, Planned, lanes};
 
 pub(super) fn launch_messages(
@@ -63,15 +64,17 @@ pub(super) fn launch_messages(
         Capture::None => lists.with(comm.context(), (&lanes, &messages), streams.main, launch),
         Capture::Active { graph, .. } => {
             let list = lasting(comm.context(), &lanes, &messages)?;
-            launch(list.address())?;
-            graph.keep(list, give_up_list)
+            // First: a launch that is in the graph must never be without its list.
+            graph.keep(list.clone(), give_up_list)?;
+            launch(list.address())
         }
     }
 }
 
-/// A graph's list: its memory may only be given back where CUDA may be called.
+/// A graph's list: its memory may only be given back where CUDA may be called, and not on the service thread, which the driver might
+/// hold up.
 fn give_up_list(list: Arc<Scratch>) {
-    crate::process::defer(move || drop(list));
+    process::defer(|| process::on_worker(|| drop(list)));
 }
 
 fn needs(planned: &[Planned]) -> Needs {

@@ -101,6 +101,7 @@ tests! {
     capture_first_operation_of_threads
     graph_update
     graph_outlives_its_communicator
+    graph_goes_before_its_communicator
     graph_of_several_ranks
     replay_between_calls
     init_all

@@ -297,6 +297,7 @@ pub const ALL: &[Run] = &[
     any("capture_first_operation_of_threads", |m| one(m, Team::new("capture_first", &[2]))),
     any("graph_update", |m| all(m, vec![processes("graph_update", 2), processes("graph_update", 4)])),
     any("graph_outlives_its_communicator", |m| one(m, processes("graph_outlives", 2))),
+    any("graph_goes_before_its_communicator", |m| one(m, processes("graph_is_gone", 2))),
     any("graph_of_several_ranks", |m| one(m, processes("graph_of_several_ranks", 1))),
     any("replay_between_calls", |m| one(m, processes("capture_interleaved", 2).arg("turns", amount(m, 100)))),
     // Life of a communicator.

@@ -90,14 +90,10 @@ pub fn outlive(rank: &Rank) -> Outcome<String> {
         rank.barrier()?;
         // One rank alone replays, so its kernel finds nobody.
         if rank.rank == 0 {
+            forget_last_error(rank);
             graph.launch(stream)?;
             driver::synchronize(stream)?;
-            let told = || nccl.last_error(Comm::NULL).contains("graph");
-            let end = Instant::now() + Duration::from_secs(20);
-            while !told() && Instant::now() < end {
-                std::thread::sleep(Duration::from_millis(5));
-            }
-            crate::ensure!(told(), "nothing tells of the replay: {}", nccl.last_error(Comm::NULL));
+            hear_of_replay(rank)?;
         }
         rank.barrier()?;
         graph.destroy()?;
@@ -116,9 +112,65 @@ pub fn outlive(rank: &Rank) -> Outcome<String> {
         crate::ensure!(got == result, "the next communicator after {count} elements");
         rank.destroy(next)?;
     }
+    // A replay that is under way when its communicator ends, and that can never be done, ends too, and is reported.
+    let comm = rank.init()?;
+    let reduce = || {
+        nccl.ok("ncclAllReduce", comm, nccl.all_reduce(buffer, buffer, 64, T.code(), OP.code(), comm, stream))
+    };
+    let graph = driver::capture(stream, CaptureMode::ThreadLocal, reduce)?;
+    if rank.rank == 0 {
+        forget_last_error(rank);
+        graph.launch(stream)?;
+    }
     rank.barrier()?;
+    rank.destroy(comm)?;
+    driver::synchronize(stream)?;
+    if rank.rank == 0 {
+        hear_of_replay(rank)?;
+    }
+    rank.barrier()?;
+    graph.destroy()?;
     driver::free(buffer)?;
-    Ok("checks 2".into())
+    Ok("checks 3".into())
+}
+
+fn forget_last_error(rank: &Rank) {
+    // Refused with a sentence that names no graph.
+    rank.nccl.destroy(Comm(64));
+}
+
+fn hear_of_replay(rank: &Rank) -> Outcome {
+    let told = || rank.nccl.last_error(Comm::NULL).contains("graph");
+    let end = Instant::now() + Duration::from_secs(20);
+    while !told() && Instant::now() < end {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    crate::ensure!(told(), "nothing tells of the replay: {}", rank.nccl.last_error(Comm::NULL));
+    Ok(())
+}
+
+/// Graphs that go before their communicator leave nothing behind: what fails later is not put down to a replay.
+pub fn gone(rank: &Rank) -> Outcome<String> {
+    let (nccl, stream) = (rank.nccl, rank.enter()?);
+    let buffer = driver::alloc(1 << 10)?;
+    let comm = rank.init()?;
+    let reduce = |count| nccl.all_reduce(buffer, buffer, count, T.code(), OP.code(), comm, stream);
+    for _ in 0..3 {
+        let captured = || nccl.ok("ncclAllReduce", comm, reduce(8));
+        driver::capture(stream, CaptureMode::ThreadLocal, captured)?.destroy()?;
+    }
+    forget_last_error(rank);
+    rank.barrier()?;
+    nccl.ok("ncclAllReduce", comm, reduce(8 + rank.rank))?;
+    driver::synchronize(stream)?;
+    // Longer than the library takes to look at ended communicators.
+    std::thread::sleep(Duration::from_millis(600));
+    let told = nccl.last_error(Comm::NULL);
+    crate::ensure!(!told.contains("graph"), "a mismatch is told as: {told}");
+    rank.barrier()?;
+    nccl.ok("ncclCommAbort", Comm::NULL, nccl.abort(comm))?;
+    driver::free(buffer)?;
+    Ok("checks 1".into())
 }
 
 /// One thread captures all ranks of its process, each on a device of its own, into one graph.

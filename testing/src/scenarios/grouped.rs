@@ -65,6 +65,16 @@ pub fn ends(rank: &Rank) -> Outcome<String> {
         crate::ensure!(nccl.group_end() == INVALID_ARGUMENT, "the group with it passed");
         crate::ensure!(nccl.destroy(comm) == INVALID_ARGUMENT, "the communicator outlived the failed group");
     }
+    // So does the parent of a split.
+    let parent = rank.init()?;
+    let mut child = Comm::NULL;
+    nccl.group(parent, || {
+        nccl.ok("ncclCommSplit", parent, nccl.split(parent, 0, 0, &mut child, None))?;
+        nccl.ok("ncclCommDestroy", parent, nccl.destroy(parent))
+    })?;
+    crate::ensure!(nccl.destroy(parent) == INVALID_ARGUMENT, "the parent is still there");
+    checker.run(&Call::sum(rank.rank, rank.nranks, 100, 1), Shift::default(), child, stream)?;
+    rank.destroy(child)?;
     let checks = checker.checks;
     rank.barrier()?;
     checker.free()?;

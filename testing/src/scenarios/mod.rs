@@ -53,6 +53,7 @@ const ALL: &[(&str, Scenario)] = &[
     ("capture_first", capture::first),
     ("graph_update", graphs::update),
     ("graph_outlives", graphs::outlive),
+    ("graph_is_gone", graphs::gone),
     ("graph_of_several_ranks", graphs::of_several_ranks),
     ("capture_interleaved", capture::interleaved),
     ("init_all", lifecycle::init_all),
