@@ -6,6 +6,7 @@
 //! it.
 
 use std::cell::RefCell;
+use std::mem::ManuallyDrop;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -41,16 +42,22 @@ impl End {
 }
 
 thread_local! {
-    static GROUP: RefCell<Group> = RefCell::default();
+    /// Without a destructor: destructors of the program's own objects, which run later on this thread or at exit, still make calls.
+    /// Empty outside a group, so nothing is lost.
+    static GROUP: ManuallyDrop<RefCell<Group>> = ManuallyDrop::default();
+}
+
+fn with_group<T>(body: impl FnOnce(&mut Group) -> T) -> T {
+    GROUP.with(|group| body(&mut group.borrow_mut()))
 }
 
 pub fn start() {
-    GROUP.with_borrow_mut(|group| group.depth += 1);
+    with_group(|group| group.depth += 1);
 }
 
 /// Launches what the outermost group collected; the first error of the group wins.
 pub fn end() -> Result<()> {
-    let closed = GROUP.with_borrow_mut(|group| -> Result<Option<Group>> {
+    let closed = with_group(|group| -> Result<Option<Group>> {
         match group.depth {
             0 => Err(Error::usage("ncclGroupEnd without ncclGroupStart")),
             1 => Ok(Some(std::mem::take(group))),
@@ -79,11 +86,12 @@ fn make_ends(ends: Vec<(usize, End)>) -> Result<()> {
     first
 }
 
-/// Finalizes or destroys a communicator, or leaves that to the outermost end where the group holds operations of it.
+/// Finalizes or destroys a communicator, or leaves that to the outermost end where the group holds operations or splits of it.
 pub fn finish(handle: usize, how: End) -> Result<()> {
     let comm = comm::lookup(handle)?;
-    let waits = GROUP.with_borrow_mut(|group| {
-        let waits = group.operations.iter().any(|operation| Arc::ptr_eq(operation.comm(), &comm));
+    let waits = with_group(|group| {
+        let waits = group.operations.iter().any(|operation| Arc::ptr_eq(operation.comm(), &comm))
+            || group.splits.iter().any(|split| Arc::ptr_eq(split.parent(), &comm));
         if waits && group.ends.contains(&(handle, how)) {
             return Err(Error::argument(format!("communicator {handle:#x} ends with this group already")));
         }
@@ -97,7 +105,7 @@ pub fn finish(handle: usize, how: End) -> Result<()> {
 
 /// Closes the group without launching, since no estimate exists: returns `why`, and an outer group fails with it.
 pub fn cancel(why: Error) -> Result<()> {
-    let closed = GROUP.with_borrow_mut(|group| match group.depth {
+    let closed = with_group(|group| match group.depth {
         0 => Err(Error::usage("ncclGroupSimulateEnd without ncclGroupStart")),
         1 => Ok(Some(std::mem::take(group))),
         _ => {
@@ -115,7 +123,7 @@ pub fn cancel(why: Error) -> Result<()> {
 /// Remembers that a call inside the open group failed: the outermost end returns its error again. Does
 /// nothing outside a group.
 pub fn record_failure(error: &Error) {
-    GROUP.with_borrow_mut(|group| {
+    with_group(|group| {
         if group.depth > 0 && group.failure.is_none() {
             group.failure = Some(error.clone());
         }
@@ -126,7 +134,7 @@ pub fn record_failure(error: &Error) {
 /// all ranks are there, or, inside a group, leaves that to the outermost end.
 pub fn init_rank(nranks: i32, id: [u8; 128], rank: i32, config: Config, publish: Publish) -> Result<()> {
     let job = comm::current_job(nranks, id, rank, config, publish)?;
-    let job = GROUP.with_borrow_mut(|group| {
+    let job = with_group(|group| {
         if group.depth == 0 {
             return Some(job);
         }
@@ -158,7 +166,7 @@ pub fn init_all(devices: &[i32]) -> Result<Vec<usize>> {
 /// Makes children of `comm`'s ranks by colour; see [`SplitJob`]. Blocks until the child is ready, or, inside a group, leaves that to the outermost end.
 pub fn split(comm: &Arc<Comm>, color: i32, key: i32, config: Option<Config>, publish: Publish) -> Result<()> {
     let job = SplitJob::new(comm.clone(), color, key, config, publish)?;
-    let job = GROUP.with_borrow_mut(|group| {
+    let job = with_group(|group| {
         if group.depth == 0 {
             return Some(job);
         }
@@ -179,7 +187,7 @@ pub fn point_to_point(comm: &Arc<Comm>, call: PointToPoint) -> Result<()> {
 }
 
 fn submit(mut operations: Vec<Operation>) -> Result<()> {
-    let open = GROUP.with_borrow_mut(|group| {
+    let open = with_group(|group| {
         let open = group.depth > 0;
         if open {
             group.operations.append(&mut operations);
@@ -208,12 +216,17 @@ fn bring_up(inits: Vec<InitJob>, splits: Vec<SplitJob>) -> Result<()> {
     let mut tasks: Vec<Task> = inits.chain(splits).collect();
     let Some(last) = tasks.pop() else { return Ok(()) };
     std::thread::scope(|scope| {
-        let others: Vec<_> = tasks.into_iter().map(|task| scope.spawn(task)).collect();
+        let thread = |task| std::thread::Builder::new().spawn_scoped(scope, task);
+        let others: Vec<_> = tasks.into_iter().map(thread).collect();
         let own = last();
         let mut first = Ok(());
         for other in others {
-            let result =
-                other.join().unwrap_or_else(|_| Err(Error::internal("a thread of an init group panicked")));
+            let result = match other {
+                Ok(other) => other
+                    .join()
+                    .unwrap_or_else(|_| Err(Error::internal("a thread of an init group panicked"))),
+                Err(error) => Err(Error::system("starting a thread for a communicator of the group", error)),
+            };
             first = first.and(result);
         }
         first.and(own)
@@ -236,4 +249,33 @@ fn launch(operations: Vec<Operation>) -> Result<()> {
         enqueue::launch(list)?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn destructors_that_run_later_than_this_modules_still_make_calls() {
+        struct Late(std::sync::mpsc::Sender<(bool, bool)>);
+        impl Drop for Late {
+            fn drop(&mut self) {
+                start();
+                let paired = end().is_ok();
+                let _ = self.0.send((paired, end().is_err()));
+            }
+        }
+        thread_local! {
+            static LATE: RefCell<Option<Late>> = const { RefCell::new(None) };
+        }
+        let (sender, receiver) = std::sync::mpsc::channel();
+        // The last used first is destroyed first, so `LATE` outlives what the group keeps for the thread.
+        let thread = std::thread::spawn(move || {
+            LATE.with_borrow_mut(|late| *late = Some(Late(sender)));
+            start();
+            end().expect("an empty group");
+        });
+        thread.join().expect("no panic");
+        assert_eq!(receiver.recv(), Ok((true, true)));
+    }
 }
