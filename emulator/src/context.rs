@@ -7,6 +7,7 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
+use std::mem::ManuallyDrop;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -53,7 +54,8 @@ const DEFAULT_LIMITS: [usize; 7] = [1024, 7 << 20, 8 << 20, 2, 2048, 128, 0];
 static CONTEXTS: Mutex<Vec<&'static Context>> = Mutex::new(Vec::new());
 
 thread_local! {
-    static CURRENT: RefCell<Vec<&'static Context>> = const { RefCell::new(Vec::new()) };
+    /// Without a destructor, as a driver's: calls at exit, after the destructors of the main thread's variables, find their contexts.
+    static CURRENT: ManuallyDrop<RefCell<Vec<&'static Context>>> = const { ManuallyDrop::new(RefCell::new(Vec::new())) };
 }
 
 impl Context {
@@ -191,8 +193,12 @@ pub fn all_active() -> Vec<&'static Context> {
     CONTEXTS.lock().iter().filter(|context| context.is_active()).copied().collect()
 }
 
+fn with_stack<T>(body: impl FnOnce(&mut Vec<&'static Context>) -> T) -> T {
+    CURRENT.with(|stack| body(&mut stack.borrow_mut()))
+}
+
 fn top() -> Option<&'static Context> {
-    CURRENT.with_borrow(|stack| stack.last().copied())
+    with_stack(|stack| stack.last().copied())
 }
 
 fn primary(dev: CUdevice) -> Result<&'static Context> {
@@ -212,7 +218,7 @@ fn create(out: Out<CUcontext>, flags: u32, dev: CUdevice) -> Result {
     device.check_fault()?;
     let context = Context::make(device, false, flags);
     context.activate();
-    CURRENT.with_borrow_mut(|stack| stack.push(context));
+    with_stack(|stack| stack.push(context));
     out.set(context.handle)
 }
 
@@ -303,7 +309,7 @@ cu! {
             return Err(INVALID_CONTEXT);
         }
         context.deactivate();
-        CURRENT.with_borrow_mut(|stack| {
+        with_stack(|stack| {
             if stack.last().is_some_and(|top| top.is(context)) {
                 stack.pop();
             }
@@ -320,7 +326,7 @@ cu! {
         if context.is_some_and(|context| !context.is_active()) {
             return Err(if context.is_some_and(|c| c.primary) { CONTEXT_IS_DESTROYED } else { INVALID_CONTEXT });
         }
-        CURRENT.with_borrow_mut(|stack| {
+        with_stack(|stack| {
             stack.pop();
             stack.extend(context);
         });
@@ -332,12 +338,12 @@ cu! {
         if !context.is_active() {
             return Err(INVALID_CONTEXT);
         }
-        CURRENT.with_borrow_mut(|stack| stack.push(context));
+        with_stack(|stack| stack.push(context));
         Ok(())
     }
 
     fn cuCtxPopCurrent_v2(out: Out<CUcontext>) {
-        let context = CURRENT.with_borrow_mut(Vec::pop).ok_or(INVALID_CONTEXT)?;
+        let context = with_stack(Vec::pop).ok_or(INVALID_CONTEXT)?;
         out.set_opt(context.handle);
         Ok(())
     }
