@@ -3,6 +3,7 @@
 //! They lie in host memory that kernels read, lanes first. Eager launches use a list again once its launch has ended, so a
 //! program that makes the same groups over and over allocates nothing; a graph has lists of its own.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crate::error::Result;
@@ -14,8 +15,8 @@ use crate::gpu::work::{Lane, Message};
 /// The lists of a communicator's eager launches.
 #[derive(Debug, Default)]
 pub struct Lists {
-    /// Each with the event of its last launch.
-    used: Vec<(Scratch, Event)>,
+    /// Each with the event of its last launch, in the order of these.
+    used: VecDeque<(Scratch, Event)>,
 }
 
 impl Lists {
@@ -28,19 +29,24 @@ impl Lists {
         launch: impl FnOnce(u64) -> Result<()>,
     ) -> Result<()> {
         let bytes = size_of_val(lanes) + size_of_val(messages);
-        let free = self.used.iter().position(|(memory, end)| memory.bytes() >= bytes && end.is_done());
-        let at = match free {
-            Some(at) => at,
+        // A communicator's launches end in order, so behind one that runs nothing is free.
+        let free = self
+            .used
+            .iter()
+            .take_while(|(_, end)| end.is_done())
+            .position(|(memory, _)| memory.bytes() >= bytes);
+        let (memory, end) = match free.and_then(|at| self.used.remove(at)) {
+            Some(list) => list,
             None => {
                 let _relaxed = RelaxedCapture::enter()?;
-                self.used.push((Scratch::new(context, bytes)?, Event::new(context)?));
-                self.used.len() - 1
+                (Scratch::new(context, bytes)?, Event::new(context)?)
             }
         };
-        let (memory, end) = &self.used[at];
-        write(memory, lanes, messages)?;
-        launch(memory.address())?;
-        end.record(stream)
+        let launched = write(&memory, lanes, messages)
+            .and_then(|()| launch(memory.address()))
+            .and_then(|()| end.record(stream));
+        self.used.push_back((memory, end));
+        launched
     }
 }
 

@@ -4,8 +4,8 @@
 //! has ended, and until then no thread can launch in that context (`ctests/conformance/waits.c`; cuMemUnmap and
 //! cuMemRelease do neither). A communicator's kernel may be waiting for just such a launch: by another communicator, or
 //! by another rank of this process on the same GPU. So nothing is given back while a communicator lives in the context.
-//! It is kept aside until the last one has gone, or until much has gathered and none of them has work in flight. Host
-//! memory that only this process uses is taken from there again.
+//! It is kept aside until the last one has gone, or until much has gathered and none of them has an operation in flight
+//! (replays of graphs are not seen). Host memory that only this process uses is taken from there again.
 
 use std::collections::HashMap;
 use std::ops::Deref;
@@ -44,7 +44,7 @@ pub struct Tenant {
 }
 
 impl Tenant {
-    /// `last`: recorded after each of the communicator's operations.
+    /// `last`: recorded after each of the communicator's eager operations.
     pub fn new(context: &Arc<Context>, last: Arc<Event>) -> Tenant {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         // Relaxed: only uniqueness matters.
