@@ -31,7 +31,7 @@ use crate::gpu::context::Context;
 use crate::gpu::host_block::{HostView, Record};
 use crate::gpu::kernels::Kernels;
 use crate::gpu::memory::Medium;
-use crate::gpu::retire::Tenant;
+use crate::gpu::retire::{self, Tenant};
 use crate::gpu::stream::{CallerStream, Event};
 use crate::gpu::work::{CommArgs, ERROR_ABORTED, ERROR_DIVERGED, ERROR_MESSAGE_SIZE, PeerArgs};
 use crate::process;
@@ -178,6 +178,7 @@ impl Comm {
     /// A graph, whose kernels have left, lets go of its reference, on a thread of the driver that may not call CUDA: the service
     /// thread does the rest.
     pub(crate) fn graph_let_go(self: Arc<Self>) {
+        retire::leave_graph();
         process::defer(move || end::drop_on_worker(self));
     }
 

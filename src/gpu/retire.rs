@@ -4,22 +4,24 @@
 //! has ended, and until then no thread can launch in that context (`ctests/conformance/waits.c`; cuMemUnmap and
 //! cuMemRelease do neither). A communicator's kernel may be waiting for just such a launch: by another communicator, or
 //! by another rank of this process on the same GPU. So nothing is given back while a communicator lives in the context.
-//! It is kept aside until the last one has gone, or until much has gathered and none of them has an operation in flight
-//! (replays of graphs are not seen). Host memory that only this process uses is taken from there again.
+//! It is kept aside until the last one has gone, or until much has gathered and none of them has work in flight, nor can get
+//! some: launches wait at a gate meanwhile, and there is no graph, whose launches are not ours to hold. Host memory that
+//! only this process uses is taken from there again.
 
 use std::collections::HashMap;
 use std::ops::Deref;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock};
+use std::time::Duration;
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use super::context::Context;
 use super::memory::{Medium, Memory};
 use super::stream::Event;
 use crate::error::Result;
 
-/// What is kept aside beyond this is given back as soon as no communicator of the context has work in flight.
+/// What is kept aside beyond this is given back as soon as no communicator of the context has work in flight, or a graph.
 const MUCH: usize = 256 << 20;
 
 type GiveBack = Box<dyn FnOnce() + Send>;
@@ -35,6 +37,38 @@ struct Shelf {
 }
 
 static SHELVES: LazyLock<Mutex<HashMap<usize, Shelf>>> = LazyLock::new(Mutex::default);
+
+/// Held to read while operations are launched, to write while memory is given back. A writer never queues: behind it, the launch that a
+/// reader waits for could not come.
+static GATE: RwLock<()> = RwLock::new(());
+
+/// Communicators that graphs hold.
+static IN_GRAPHS: AtomicUsize = AtomicUsize::new(0);
+
+/// While it lives, nothing is given back.
+pub fn launching() -> RwLockReadGuard<'static, ()> {
+    GATE.read_recursive()
+}
+
+/// A graph begins to hold a communicator.
+pub fn enter_graph() {
+    // SeqCst with the load in `give_back_much`: before the graph can be launched it is counted.
+    IN_GRAPHS.fetch_add(1, Ordering::SeqCst);
+}
+
+/// A graph no longer holds one.
+pub fn leave_graph() {
+    IN_GRAPHS.fetch_sub(1, Ordering::SeqCst);
+}
+
+fn closed_gate() -> RwLockWriteGuard<'static, ()> {
+    loop {
+        if let Some(closed) = GATE.try_write() {
+            return closed;
+        }
+        std::thread::sleep(Duration::from_micros(200));
+    }
+}
 
 /// A communicator that lives in a context.
 #[derive(Debug)]
@@ -65,7 +99,11 @@ impl Drop for Tenant {
         drop(last);
         if let Some(shelf) = left {
             drop(shelf.spare);
-            shelf.retired.into_iter().for_each(|give_back| give_back());
+            if !shelf.retired.is_empty() {
+                // A communicator may come up meanwhile: its first launch waits.
+                let _closed = closed_gate();
+                shelf.retired.into_iter().for_each(|give_back| give_back());
+            }
         }
     }
 }
@@ -75,21 +113,31 @@ pub fn retire(context: &Context, bytes: usize, give_back: impl FnOnce() + Send +
     let mut shelves = SHELVES.lock();
     let Some(shelf) = shelves.get_mut(&context.key()) else {
         drop(shelves);
+        let _closed = closed_gate();
         return give_back();
     };
     shelf.retired.push(Box::new(give_back));
     shelf.bytes += bytes;
-    if shelf.bytes < MUCH {
-        return;
-    }
-    let tenants: Vec<Arc<Event>> = shelf.tenants.values().cloned().collect();
+    let is_much = shelf.bytes >= MUCH;
     drop(shelves);
-    if !tenants.iter().all(|last| last.is_done()) {
+    if is_much {
+        give_back_much(context.key());
+    }
+}
+
+/// Gives back what was kept aside, unless it is not the moment: then the next that is retired asks again.
+fn give_back_much(context: usize) {
+    let Some(_closed) = GATE.try_write() else { return };
+    let tenants: Vec<Arc<Event>> = SHELVES
+        .lock()
+        .get(&context)
+        .map(|shelf| shelf.tenants.values().cloned().collect())
+        .unwrap_or_default();
+    if IN_GRAPHS.load(Ordering::SeqCst) > 0 || !tenants.iter().all(|last| last.is_done()) {
         return;
     }
-    // An operation that is launched between the look and the calls is waited for. It would stop somebody only by waiting for
-    // a peer that waits for a later launch of this process; for this to stay unlikely there is the threshold.
-    let retired = SHELVES.lock().get_mut(&context.key()).map(|shelf| {
+    // Nothing of ours runs and nothing can be launched: kernels that the calls wait for are the program's own, which wait for nobody.
+    let retired = SHELVES.lock().get_mut(&context).map(|shelf| {
         shelf.bytes = 0;
         std::mem::take(&mut shelf.retired)
     });

@@ -131,6 +131,7 @@ tests! {
     killed_during_splits
     random_programs
     random_programs_leave_nothing
+    shared_gpu_gives_memory_back
     null_communicator
     garbage_communicator
     stale_communicator

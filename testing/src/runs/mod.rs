@@ -342,6 +342,7 @@ pub const ALL: &[Run] = &[
     // Everything mixed.
     any("random_programs", programs::run),
     any("random_programs_leave_nothing", programs::flat),
+    emulated("shared_gpu_gives_memory_back", programs::give_back),
     // Bad input.
     any("null_communicator", |m| misuse(m, "null_communicator")),
     any("garbage_communicator", |m| misuse(m, "garbage_communicator")),

@@ -52,6 +52,17 @@ pub fn flat(machine: &Machine) -> Outcome<String> {
     Ok(format!("seeds from {first} on: {} programs, {} checks", total.programs, total.checks))
 }
 
+/// Ranks that share a GPU as threads make and end so many communicators over host memory that much has to be given back, while others
+/// launch what waits for the rest.
+pub fn give_back(machine: &Machine) -> Outcome<String> {
+    const FIRST: u64 = 7400;
+    let mut total = Total::default();
+    let team = Team::new("programs", &[5]).env("OXCCL_EMU_DEVICES", 1).env("NCCL_MULTI_RANK_GPU_ENABLE", 1);
+    let team = team.env("CUDA_MODULE_LOADING", "EAGER").env("NCCL_P2P_DISABLE", 1);
+    one(machine, team.arg("first", FIRST).arg("programs", 60), FIRST, &mut total)?;
+    Ok(format!("seeds from {FIRST} on: {} programs, {} checks", total.programs, total.checks))
+}
+
 #[derive(Default)]
 struct Total {
     programs: u64,
