@@ -102,7 +102,7 @@ settings! {
     SHM_DISABLE "NCCL_SHM_DISABLE" Form::Bool, "0",
         "Do not use host memory shared between processes.";
     CUMEM_ENABLE "NCCL_CUMEM_ENABLE" Form::Int { min: -2, max: 1 }, "(automatic)",
-        "Allocate GPU memory through the driver's virtual memory management: 1 always, 0 never, -2 automatic.";
+        "Share GPU memory through the driver's virtual memory management: 0 never (legacy IPC takes its place), else where the driver can.";
     PROTO "NCCL_PROTO" Form::Text, "(all)",
         "Protocols to choose from: a comma list of LL, LL128, Simple; a leading ^ inverts the list.";
     MIN_CTAS "NCCL_MIN_CTAS" COUNT, "(automatic)",
@@ -114,9 +114,9 @@ settings! {
     MAX_NCHANNELS "NCCL_MAX_NCHANNELS" COUNT, "(automatic)",
         "Older name of NCCL_MAX_CTAS, which wins.";
     NTHREADS "NCCL_NTHREADS" Form::Int { min: 32, max: 1024 }, "(automatic)",
-        "Threads of a thread block.";
-    BUFFSIZE "NCCL_BUFFSIZE" Form::Int { min: 4096, max: 1 << 30 }, "4194304",
-        "Bytes of a staging buffer between two ranks.";
+        "Accepted without effect: each kernel has the number of threads that it is made for.";
+    BUFFSIZE "NCCL_BUFFSIZE" Form::Int { min: 4096, max: 1 << 30 }, "(automatic)",
+        "Accepted without effect: the sizes of staging buffers are fixed.";
     CHECK_POINTERS "NCCL_CHECK_POINTERS" Form::Bool, "0",
         "Accepted without effect: every call checks that its buffers belong to the communicator's GPU.";
     CHECK_MODE "NCCL_CHECK_MODE" Form::OneOf(&["DEFAULT", "DEBUG_LOCAL", "DEBUG_GLOBAL"]), "DEFAULT",

@@ -7,6 +7,7 @@ use cudarc::driver::sys::{self, CUdevice_attribute as Attribute};
 
 use super::driver::{check, driver};
 use crate::error::{Error, Result};
+use crate::param;
 
 /// What is known of a GPU. The UUID is its identity; the ordinal holds in this process only.
 #[derive(Debug, Clone)]
@@ -67,7 +68,8 @@ impl Device {
             multiprocessors: attribute(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
             exports_fds: attribute(Attribute::CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED)? != 0
                 && attribute(Attribute::CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED)?
-                    != 0,
+                    != 0
+                && param::int(param::CUMEM_ENABLE) != Some(0),
             // Introduced with CUDA 12.8's driver; older ones have it on every Linux machine.
             legacy_ipc: attribute(Attribute::CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED).unwrap_or(1) != 0,
         })

@@ -68,6 +68,7 @@ tests! {
     no_peer_access
     some_peer_access
     without_vmm
+    virtual_memory_disabled
     without_fds
     without_ipc_and_fds
     one_process_without_vmm

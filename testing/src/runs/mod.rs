@@ -209,6 +209,11 @@ pub const ALL: &[Run] = &[
     emulated("no_peer_access", |m| small(m, &[1, 2], |team| team.env("OXCCL_EMU_PEERS", "none"))),
     emulated("some_peer_access", |m| small(m, &[1, 1, 1], |team| team.env("OXCCL_EMU_PEERS", "110/110/001"))),
     emulated("without_vmm", |m| small(m, &[1, 2], |team| team.env("OXCCL_EMU_WITHOUT", "vmm"))),
+    emulated("virtual_memory_disabled", |m| {
+        let never =
+            |team: Team| team.env("NCCL_CUMEM_ENABLE", "0").env("OXCCL_EMU_FAIL", "cuMemCreate:*:801");
+        small(m, &[1, 2], never)
+    }),
     emulated("without_fds", |m| small(m, &[1, 2], |team| team.env("OXCCL_EMU_WITHOUT", "fd"))),
     emulated("without_ipc_and_fds", |m| small(m, &[1, 1], |team| team.env("OXCCL_EMU_WITHOUT", "ipc,fd"))),
     emulated("one_process_without_vmm", |m| {
