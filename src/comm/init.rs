@@ -248,7 +248,7 @@ impl Builder<'_> {
             left: Mutex::default(),
             last_error: LastError::new(),
             generation: process::generation(),
-            _tenant: Tenant::new(context, last),
+            tenant: Tenant::new(context, last),
         }))
     }
 

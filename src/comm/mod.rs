@@ -31,7 +31,7 @@ use crate::gpu::context::Context;
 use crate::gpu::host_block::{HostView, Record};
 use crate::gpu::kernels::Kernels;
 use crate::gpu::memory::Medium;
-use crate::gpu::retire::{self, Tenant};
+use crate::gpu::retire::Tenant;
 use crate::gpu::stream::{CallerStream, Event};
 use crate::gpu::work::{CommArgs, ERROR_ABORTED, ERROR_DIVERGED, ERROR_MESSAGE_SIZE, PeerArgs};
 use crate::process;
@@ -95,7 +95,7 @@ pub struct Comm {
     last_error: LastError,
     generation: u64,
     /// Dropped after all memory above, which it keeps from being given back too early.
-    _tenant: Tenant,
+    tenant: Tenant,
 }
 
 /// The last operation's place, so that the next one on another stream waits for it.
@@ -178,12 +178,16 @@ impl Comm {
     /// A graph, whose kernels have left, lets go of its reference, on a thread of the driver that may not call CUDA: the service
     /// thread does the rest.
     pub(crate) fn graph_let_go(self: Arc<Self>) {
-        retire::leave_graph();
+        self.tenant.leave_graph();
         process::defer(move || end::drop_on_worker(self));
     }
 
     pub(crate) fn context(&self) -> &Arc<Context> {
         &self.context
+    }
+
+    pub(crate) fn tenant(&self) -> &Tenant {
+        &self.tenant
     }
 
     pub(crate) fn kernels(&self) -> &Kernels {

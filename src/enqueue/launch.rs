@@ -14,7 +14,6 @@ use crate::comm::{Comm, Lists, Needs, Order, Scalar};
 use crate::error::{Error, Result};
 use crate::gpu::host_block::Record;
 use crate::gpu::layout::{KERNEL_GROUP, KERNEL_LOCAL, collective_kernel};
-use crate::gpu::retire;
 use crate::gpu::stream::{CallerStream, Capture, Event};
 use crate::gpu::work::{CollectiveWork, CommArgs, GROUP_ITEMS, GroupItem, GroupWork};
 use crate::schedule::Signature;
@@ -30,7 +29,7 @@ pub fn launch(operations: Vec<Operation>) -> Result<()> {
     let comm = first.comm.clone();
     comm.check_usable()?;
     let _bound = comm.context().bind()?;
-    let _launching = retire::launching();
+    let _launching = comm.tenant().launching();
     // One batch at a time: another thread's must not come between a wait and its launch.
     let mut order = comm.order().lock();
     let streams = Streams::of(&operations)?;
@@ -236,7 +235,7 @@ impl Streams {
                 // The first operation that this capture sees of the communicator: the graph keeps the
                 // communicator's memory.
                 _ => {
-                    retire::enter_graph();
+                    comm.tenant().enter_graph();
                     graph.keep(comm.clone(), Comm::graph_let_go)?;
                 }
             },

@@ -38,35 +38,30 @@ struct Shelf {
 
 static SHELVES: LazyLock<Mutex<HashMap<usize, Shelf>>> = LazyLock::new(Mutex::default);
 
-/// Held to read while operations are launched, to write while memory is given back. A writer never queues: behind it, the launch that a
-/// reader waits for could not come.
-static GATE: RwLock<()> = RwLock::new(());
-
-/// Communicators that graphs hold.
-static IN_GRAPHS: AtomicUsize = AtomicUsize::new(0);
-
-/// While it lives, nothing is given back.
-pub fn launching() -> RwLockReadGuard<'static, ()> {
-    GATE.read_recursive()
+/// What holds launches of one context back while memory is given back there. Other contexts' launches are not held: a kernel that the
+/// calls wait for may wait for one of those.
+#[derive(Debug, Default)]
+struct Gate {
+    /// Held to read while operations are launched, to write while memory is given back. A writer never queues: behind it, the launch
+    /// that a reader waits for could not come.
+    launches: RwLock<()>,
+    /// Communicators of the context that graphs hold.
+    in_graphs: AtomicUsize,
 }
 
-/// A graph begins to hold a communicator.
-pub fn enter_graph() {
-    // SeqCst with the load in `give_back_much`: before the graph can be launched it is counted.
-    IN_GRAPHS.fetch_add(1, Ordering::SeqCst);
-}
+impl Gate {
+    fn of(context: &Context) -> Arc<Gate> {
+        static GATES: LazyLock<Mutex<HashMap<usize, Arc<Gate>>>> = LazyLock::new(Mutex::default);
+        GATES.lock().entry(context.key()).or_default().clone()
+    }
 
-/// A graph no longer holds one.
-pub fn leave_graph() {
-    IN_GRAPHS.fetch_sub(1, Ordering::SeqCst);
-}
-
-fn closed_gate() -> RwLockWriteGuard<'static, ()> {
-    loop {
-        if let Some(closed) = GATE.try_write() {
-            return closed;
+    fn close(&self) -> RwLockWriteGuard<'_, ()> {
+        loop {
+            if let Some(closed) = self.launches.try_write() {
+                return closed;
+            }
+            std::thread::sleep(Duration::from_micros(200));
         }
-        std::thread::sleep(Duration::from_micros(200));
     }
 }
 
@@ -74,6 +69,7 @@ fn closed_gate() -> RwLockWriteGuard<'static, ()> {
 #[derive(Debug)]
 pub struct Tenant {
     context: Arc<Context>,
+    gate: Arc<Gate>,
     number: u64,
 }
 
@@ -84,7 +80,23 @@ impl Tenant {
         // Relaxed: only uniqueness matters.
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         SHELVES.lock().entry(context.key()).or_default().tenants.insert(number, last);
-        Tenant { context: context.clone(), number }
+        Tenant { context: context.clone(), gate: Gate::of(context), number }
+    }
+
+    /// While it lives, nothing is given back in the context.
+    pub fn launching(&self) -> RwLockReadGuard<'_, ()> {
+        self.gate.launches.read_recursive()
+    }
+
+    /// A graph begins to hold the communicator.
+    pub fn enter_graph(&self) {
+        // SeqCst with the load in `give_back_much`: before the graph can be launched it is counted.
+        self.gate.in_graphs.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// A graph no longer holds it.
+    pub fn leave_graph(&self) {
+        self.gate.in_graphs.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
@@ -101,7 +113,7 @@ impl Drop for Tenant {
             drop(shelf.spare);
             if !shelf.retired.is_empty() {
                 // A communicator may come up meanwhile: its first launch waits.
-                let _closed = closed_gate();
+                let _closed = self.gate.close();
                 shelf.retired.into_iter().for_each(|give_back| give_back());
             }
         }
@@ -113,7 +125,8 @@ pub fn retire(context: &Context, bytes: usize, give_back: impl FnOnce() + Send +
     let mut shelves = SHELVES.lock();
     let Some(shelf) = shelves.get_mut(&context.key()) else {
         drop(shelves);
-        let _closed = closed_gate();
+        let gate = Gate::of(context);
+        let _closed = gate.close();
         return give_back();
     };
     shelf.retired.push(Box::new(give_back));
@@ -121,23 +134,24 @@ pub fn retire(context: &Context, bytes: usize, give_back: impl FnOnce() + Send +
     let is_much = shelf.bytes >= MUCH;
     drop(shelves);
     if is_much {
-        give_back_much(context.key());
+        give_back_much(context);
     }
 }
 
 /// Gives back what was kept aside, unless it is not the moment: then the next that is retired asks again.
-fn give_back_much(context: usize) {
-    let Some(_closed) = GATE.try_write() else { return };
+fn give_back_much(context: &Context) {
+    let gate = Gate::of(context);
+    let Some(_closed) = gate.launches.try_write() else { return };
     let tenants: Vec<Arc<Event>> = SHELVES
         .lock()
-        .get(&context)
+        .get(&context.key())
         .map(|shelf| shelf.tenants.values().cloned().collect())
         .unwrap_or_default();
-    if IN_GRAPHS.load(Ordering::SeqCst) > 0 || !tenants.iter().all(|last| last.is_done()) {
+    if gate.in_graphs.load(Ordering::SeqCst) > 0 || !tenants.iter().all(|last| last.is_done()) {
         return;
     }
     // Nothing of ours runs and nothing can be launched: kernels that the calls wait for are the program's own, which wait for nobody.
-    let retired = SHELVES.lock().get_mut(&context).map(|shelf| {
+    let retired = SHELVES.lock().get_mut(&context.key()).map(|shelf| {
         shelf.bytes = 0;
         std::mem::take(&mut shelf.retired)
     });

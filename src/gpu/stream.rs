@@ -101,8 +101,8 @@ impl Graph {
         let created =
             unsafe { sys::cuUserObjectCreate(&mut handle, kept.cast(), Some(let_go::<T>), 1, flags) };
         if let Err(error) = check(created, "cuUserObjectCreate") {
-            // SAFETY: the driver did not take the box.
-            drop(unsafe { Box::from_raw(kept) });
+            // SAFETY: the driver did not take the box. As in every other failure, the object is released.
+            unsafe { let_go::<T>(kept.cast()) };
             return Err(error);
         }
         let retain = sys::CUuserObjectRetain_flags::CU_GRAPH_USER_OBJECT_MOVE as u32;
