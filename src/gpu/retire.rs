@@ -111,11 +111,7 @@ impl Drop for Tenant {
         drop(last);
         if let Some(shelf) = left {
             drop(shelf.spare);
-            if !shelf.retired.is_empty() {
-                // A communicator may come up meanwhile: its first launch waits.
-                let _closed = self.gate.close();
-                shelf.retired.into_iter().for_each(|give_back| give_back());
-            }
+            give_back_or_keep(&self.context, shelf.retired, shelf.bytes);
         }
     }
 }
@@ -125,9 +121,7 @@ pub fn retire(context: &Context, bytes: usize, give_back: impl FnOnce() + Send +
     let mut shelves = SHELVES.lock();
     let Some(shelf) = shelves.get_mut(&context.key()) else {
         drop(shelves);
-        let gate = Gate::of(context);
-        let _closed = gate.close();
-        return give_back();
+        return give_back_or_keep(context, vec![Box::new(give_back)], bytes);
     };
     shelf.retired.push(Box::new(give_back));
     shelf.bytes += bytes;
@@ -136,6 +130,24 @@ pub fn retire(context: &Context, bytes: usize, give_back: impl FnOnce() + Send +
     if is_much {
         give_back_much(context);
     }
+}
+
+/// Gives back unless a communicator has come up since it was seen that there was none: one that has may have launched, and would
+/// wait for a launch that the gate holds. From the look on, with the gate closed, launches of new ones wait.
+fn give_back_or_keep(context: &Context, mut retired: Vec<GiveBack>, bytes: usize) {
+    if retired.is_empty() {
+        return;
+    }
+    let gate = Gate::of(context);
+    let _closed = gate.close();
+    let mut shelves = SHELVES.lock();
+    if let Some(shelf) = shelves.get_mut(&context.key()) {
+        shelf.retired.append(&mut retired);
+        shelf.bytes += bytes;
+        return;
+    }
+    drop(shelves);
+    retired.into_iter().for_each(|give_back| give_back());
 }
 
 /// Gives back what was kept aside, unless it is not the moment: then the next that is retired asks again.
