@@ -102,7 +102,8 @@ static void dump(void) {
   fclose(file);
   EXPECT(strstr(printed, "=== ncclParam Registry Dump ===") == printed);
   EXPECT(strstr(printed, "NCCL_BUFFSIZE (int64_t)") != NULL);
-  EXPECT(strstr(printed, "Current value=123456 (environment), default=4194304") != NULL);
+  EXPECT(strstr(printed, "Current value=123456 (environment), default=(automatic)") != NULL);
+  EXPECT(strstr(printed, "Current value=300 (default), default=300") != NULL);
   EXPECT(strstr(printed, "secret-of-the-job") == NULL);
 }
 
