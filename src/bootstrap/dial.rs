@@ -138,7 +138,7 @@ pub fn dial(call: &Call<'_>, places: &Places, deadline: Deadline) -> Result<Conn
             (Hope::None, _) | (Hope::Refused, Purpose::Request) => Duration::ZERO,
             (Hope::Busy, _) => Duration::MAX,
             _ if places.patient => Duration::MAX,
-            (Hope::Refused, Purpose::Join) => Duration::from_secs(3),
+            (Hope::Refused, Purpose::Join) => Duration::from_secs(1),
             (Hope::Slow, _) => Duration::from_secs(20),
         };
         if deadline.expired() || started.elapsed() >= patience {
@@ -157,6 +157,8 @@ fn failure(call: &Call<'_>, misses: &[(String, Miss)], late: bool) -> Error {
     let code = match definite {
         _ if late => Code::Timeout,
         Some((_, miss)) => miss.code,
+        // Nobody listens there any more: the process has ended.
+        None if matches!(call.purpose, Purpose::Join) => Code::Remote,
         None => Code::System,
     };
     let hint = match (call.purpose, definite) {

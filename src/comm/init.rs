@@ -44,6 +44,8 @@ pub struct InitJob {
     config: Config,
     context: Arc<Context>,
     publish: Publish,
+    /// Set from elsewhere, ends the waits of a rank that is coming up.
+    abort: Arc<AtomicBool>,
 }
 
 /// The job of a call on this thread, its arguments checked.
@@ -64,7 +66,7 @@ pub fn current_job(
         )));
     }
     let context = Context::current()?;
-    Ok(InitJob { nranks: nranks as u32, id, rank: rank as u32, config, context, publish })
+    Ok(InitJob::new(nranks as u32, id, rank as u32, config, context, publish))
 }
 
 /// One job per device, rank = position; each is published by its own `publish`.
@@ -88,14 +90,8 @@ pub fn init_all_jobs(
         }
     }
     let job = |(rank, device): (usize, &i32)| {
-        Ok(InitJob {
-            nranks: devices.len() as u32,
-            id,
-            rank: rank as u32,
-            config: Config::default(),
-            context: Context::primary(*device)?,
-            publish: publish(rank),
-        })
+        let context = Context::primary(*device)?;
+        Ok(InitJob::new(devices.len() as u32, id, rank as u32, Config::default(), context, publish(rank)))
     };
     devices.iter().enumerate().map(job).collect()
 }
@@ -109,7 +105,11 @@ impl InitJob {
         context: Arc<Context>,
         publish: Publish,
     ) -> InitJob {
-        InitJob { nranks, id, rank, config, context, publish }
+        InitJob { nranks, id, rank, config, context, publish, abort: Arc::default() }
+    }
+
+    pub(super) fn abort_flag(&self) -> &Arc<AtomicBool> {
+        &self.abort
     }
 
     /// Brings the rank up and publishes its handle. Blocks until all ranks are there.
@@ -131,7 +131,7 @@ fn create(job: &InitJob) -> Result<Arc<Comm>> {
     let seconds = param::int(param::INIT_TIMEOUT).and_then(|s| u64::try_from(s).ok()).unwrap_or(300);
     let deadline = Deadline::after(Duration::from_secs(seconds));
     let _bound = job.context.bind()?;
-    let abort = Arc::new(AtomicBool::new(false));
+    let abort = job.abort.clone();
     let bootstrap = match job.nranks {
         1 if job.id == NO_ID => None,
         nranks => Some(Arc::new(Bootstrap::join(&job.id, job.rank, nranks, abort, deadline)?)),
@@ -243,6 +243,7 @@ impl Builder<'_> {
             failed: AtomicBool::new(false),
             failure: Mutex::new(None),
             finalized: AtomicBool::new(false),
+            children: Mutex::default(),
             operations: Mutex::default(),
             buffers: Buffers::default(),
             left: Mutex::default(),

@@ -14,7 +14,7 @@ mod split;
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, LazyLock};
+use std::sync::{Arc, LazyLock, Weak};
 
 use parking_lot::{Mutex, RwLock};
 
@@ -86,6 +86,8 @@ pub struct Comm {
     failed: AtomicBool,
     failure: Mutex<Option<Error>>,
     finalized: AtomicBool,
+    /// Of children that are coming up: set when this communicator fails.
+    children: Mutex<Vec<Weak<AtomicBool>>>,
     /// Reduction operations that the caller made.
     operations: ops::Operations,
     /// Buffers that the caller made known.
@@ -248,7 +250,23 @@ impl Comm {
         }
         drop(failure);
         self.host.abort();
+        for child in self.children.lock().drain(..).filter_map(|child| child.upgrade()) {
+            // Release: pairs with the look of whoever waits.
+            child.store(true, Ordering::Release);
+        }
         first
+    }
+
+    /// Sets `abort` when this communicator fails, or now if it has.
+    fn aborts_with_it(&self, abort: &Arc<AtomicBool>) {
+        let mut children = self.children.lock();
+        children.retain(|child| child.strong_count() > 0);
+        children.push(Arc::downgrade(abort));
+        drop(children);
+        // Acquire: a failure before the push is seen here, a later one finds the child in the list.
+        if self.failed.load(Ordering::Acquire) {
+            abort.store(true, Ordering::Release);
+        }
     }
 
     /// A peer destroyed its communicator in good order. What it sent before may still be received.

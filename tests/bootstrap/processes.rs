@@ -127,6 +127,7 @@ fn ids_of_a_process_that_has_ended_are_refused() {
     let id = unhex(&hub.hear("@id"));
     hub.ends_well();
     let error = join(&id, 0, 2).unwrap_err();
+    assert_eq!(error.code(), nccl::error::Code::Remote, "{error}");
     assert!(error.message().contains("or has ended"), "{error}");
     assert!(error.message().contains("must live until all ranks have joined"), "{error}");
 }
