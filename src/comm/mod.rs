@@ -259,14 +259,16 @@ impl Comm {
 
     /// Sets `abort` when this communicator fails, or now if it has.
     fn aborts_with_it(&self, abort: &Arc<AtomicBool>) {
-        let mut children = self.children.lock();
-        children.retain(|child| child.strong_count() > 0);
-        children.push(Arc::downgrade(abort));
-        drop(children);
+        self.children.lock().push(Arc::downgrade(abort));
         // Acquire: a failure before the push is seen here, a later one finds the child in the list.
         if self.failed.load(Ordering::Acquire) {
             abort.store(true, Ordering::Release);
         }
+    }
+
+    /// The child is up, or has failed: from here on its life is its own.
+    fn aborts_no_more(&self, abort: &Arc<AtomicBool>) {
+        self.children.lock().retain(|child| !std::ptr::eq(child.as_ptr(), Arc::as_ptr(abort)));
     }
 
     /// A peer destroyed its communicator in good order. What it sent before may still be received.

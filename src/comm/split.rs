@@ -77,8 +77,11 @@ impl SplitJob {
         let config = self.config.unwrap_or_else(|| parent.config.clone());
         let child =
             InitJob::new(members.len() as u32, id, rank as u32, config, parent.context.clone(), self.publish);
-        parent.aborts_with_it(child.abort_flag());
-        child.run().map_err(|error| {
+        let abort = child.abort_flag().clone();
+        parent.aborts_with_it(&abort);
+        let up = child.run();
+        parent.aborts_no_more(&abort);
+        up.map_err(|error| {
             // A rank that is gone ends the child's coming up by way of the parent, which knows who.
             let error = parent.failure.lock().clone().unwrap_or(error);
             error.context(format!("split of communicator {}, color {}", parent.name, self.color))
