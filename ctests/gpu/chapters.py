@@ -18,6 +18,7 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 
 import ranks
+from counts import Counts
 from served import served_by
 
 START_LIMIT = 180
@@ -36,16 +37,8 @@ def chapter(seconds=60, backends=("nccl", "gloo")):
     return mark
 
 
-class Checks:
-    """Counts what a chapter compares."""
-
-    def __init__(self):
-        self.count, self.failures, self.notes = 0, [], []
-
-    def true(self, what, good):
-        self.count += 1
-        if not good:
-            self.failures.append(what)
+class Checks(Counts):
+    """What a chapter compares."""
 
     def equal(self, what, got, wanted):
         """Bit by bit; the two zeros are equal, and so are NaNs."""

@@ -414,6 +414,15 @@ def barriers(place, checks):
     checks.true("monitored_barrier on gloo", True)
 
 
+def managed(asynchronous, call, arguments):
+    """Makes the call for each tuple of arguments in one coalescing manager, and waits."""
+    with dist._coalescing_manager(async_ops=asynchronous) as manager:
+        for each in arguments:
+            call(*each)
+    if asynchronous:
+        manager.wait()
+
+
 @chapter(90, backends=("nccl",))
 def coalesced(place, checks):
     n, me = place.nranks, place.rank
@@ -440,25 +449,13 @@ def coalesced(place, checks):
             compare("all_reduce_coalesced async", mine, sums)
             for asynchronous in (False, True):
                 mine = on_device(parts[me])
-                with dist._coalescing_manager(async_ops=asynchronous) as manager:
-                    for tensor in mine:
-                        dist.all_reduce(tensor)
-                if asynchronous:
-                    manager.wait()
+                managed(asynchronous, dist.all_reduce, zip(mine))
                 compare("all_reduce in a manager", mine, sums)
                 mine, got = on_device(parts[me]), [blank(place, count * n, dtype) for count in counts]
-                with dist._coalescing_manager(async_ops=asynchronous) as manager:
-                    for a, b in zip(got, mine):
-                        dist.all_gather_into_tensor(a, b)
-                if asynchronous:
-                    manager.wait()
+                managed(asynchronous, dist.all_gather_into_tensor, zip(got, mine))
                 compare("all_gather_into_tensor in a manager", got, joined)
                 mine, got = on_device(wide[me]), [blank(place, count, dtype) for count in counts]
-                with dist._coalescing_manager(async_ops=asynchronous) as manager:
-                    for a, b in zip(got, mine):
-                        dist.reduce_scatter_tensor(a, b)
-                if asynchronous:
-                    manager.wait()
+                managed(asynchronous, dist.reduce_scatter_tensor, zip(got, mine))
                 compare("reduce_scatter_tensor in a manager", got, sums)
     # With the device named, calls of different kinds go into one group of NCCL's.
     summed = torch.full((1000,), float(me), device=place.device)

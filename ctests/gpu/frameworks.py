@@ -15,21 +15,12 @@ import socket
 import sys
 import traceback
 
+from counts import Counts
 from served import served_by
 
 LIMIT = 240
 COUNTS = (1, 17, 4099, 1 << 20)
 SHOWN = 8
-
-
-class Checks:
-    def __init__(self):
-        self.count, self.failures, self.notes = 0, [], []
-
-    def true(self, what, good):
-        self.count += 1
-        if not good:
-            self.failures.append(what)
 
 
 def cupy_nccl(rank, nranks, shared, checks):
@@ -276,7 +267,7 @@ PARTS = {"cupy_nccl": (cupy_nccl, "cupy"), "cupyx": (cupyx, "cupy"), "jax": (jax
 
 def _rank(name, rank, nranks, shared, results):
     faulthandler.dump_traceback_later(LIMIT, exit=True)
-    checks, raised = Checks(), None
+    checks, raised = Counts(), None
     try:
         PARTS[name][0](rank, nranks, shared, checks)
     except BaseException:

@@ -93,7 +93,7 @@ pub(super) fn release(comm: Arc<Comm>, error: Option<Error>) {
         (Some(bootstrap), None) => leave(bootstrap, Bootstrap::leave),
         (None, _) => (),
     }
-    drop_later(comm);
+    defer(move || drop_when_idle(comm));
 }
 
 /// Ends the membership. Where a set-up on another thread still uses it, that thread's reference ends it when it is done.
@@ -166,9 +166,4 @@ pub(super) fn watch(comm: &Arc<Comm>, bootstrap: &Bootstrap) {
             ),
         }
     }));
-}
-
-/// Drops the communicator's own reference once its kernels have left.
-fn drop_later(comm: Arc<Comm>) {
-    defer(move || drop_when_idle(comm));
 }

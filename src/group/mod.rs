@@ -116,8 +116,8 @@ pub fn cancel(why: Error) -> Result<()> {
     })?;
     let Some(group) = closed else { return Err(why) };
     // An earlier failure of a call in the group comes first, as at its end.
-    let failure = group.failure.unwrap_or(why);
-    make_ends(group.ends).and(Err(failure))
+    let failed: Result<()> = Err(group.failure.unwrap_or(why));
+    failed.and(make_ends(group.ends))
 }
 
 /// Remembers that a call inside the open group failed: the outermost end returns its error again. Does

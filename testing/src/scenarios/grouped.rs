@@ -5,7 +5,7 @@
 use crate::call::{Call, Function};
 use crate::check::{Checker, Shift};
 use crate::driver::{self, Outcome, Stream};
-use crate::nccl::{Comm, INVALID_ARGUMENT};
+use crate::nccl::{Comm, INVALID_ARGUMENT, INVALID_USAGE};
 use crate::pattern::mix;
 use crate::rank::Rank;
 use crate::reference::{Op, Type};
@@ -64,6 +64,14 @@ pub fn ends(rank: &Rank) -> Outcome<String> {
         crate::ensure!(nccl.destroy(comm) == INVALID_ARGUMENT, "the second ncclCommDestroy passed");
         crate::ensure!(nccl.group_end() == INVALID_ARGUMENT, "the group with it passed");
         crate::ensure!(nccl.destroy(comm) == INVALID_ARGUMENT, "the communicator outlived the failed group");
+        // The reason for which a group is dropped comes before the failures of the ends in it.
+        let comm = rank.init()?;
+        nccl.ok("ncclGroupStart", comm, nccl.group_start())?;
+        let code = nccl.all_reduce(buffer, buffer, 5, Type::Float32.code(), Op::Sum.code(), comm, stream);
+        nccl.ok("ncclAllReduce", comm, code)?;
+        nccl.ok("ncclCommFinalize", comm, nccl.finalize(comm))?;
+        nccl.ok("ncclCommAbort", comm, nccl.abort(comm))?;
+        crate::ensure!(nccl.group_simulate_end() == INVALID_USAGE, "another error than the group's own");
     }
     // So does the parent of a split.
     let parent = rank.init()?;
